@@ -1,0 +1,113 @@
+"""Values that pass between tasks, model wrappers and the evaluation: plain, frozen, free of torch.
+
+Conventions, converted once when a dataset is loaded:
+- boxes are (x0, y0, x1, y1), half-open, in pixels of the original image, page or frame (after EXIF orientation);
+- frames are native 0-based frame indices of the video file; seconds are derived from them;
+- pages are 0-based PDF page indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+MediaKind = Literal["image", "video", "page"]
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Media:
+    """One picture, video or PDF page that a prompt shows, by file path.
+
+    `page` is the 0-based index of a PDF page (kind "page"). `span` limits a video to native frames
+    [first, last); None means the whole file.
+    """
+
+    kind: MediaKind
+    path: str
+    page: int | None = None
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """A piece of visual evidence: a box (None: the whole picture) in medium number `medium`, at native frame `frame`."""
+
+    medium: int
+    box: Box | None = None
+    frame: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One item of a task. `question` is a substring of `prompt`, `phrase` one of `question`.
+
+    `cluster` names the image, video or document that the item shares with others: standard errors are clustered by it, and
+    detection and evaluation must not share one. `prime` is text put at the start of the model's answer.
+    """
+
+    task: str
+    id: str
+    cluster: str
+    media: tuple[Media, ...]
+    prompt: str
+    question: str
+    target: Any
+    phrase: str | None = None
+    system: str | None = None
+    prime: str = ""
+    choices: tuple[str, ...] = ()
+    evidence: tuple[Region, ...] = ()
+    doc: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisualBlock:
+    """One contiguous run of visual tokens in `input_ids`: a grid of `rows` x `cols` cells, in raster order.
+
+    The token of cell (r, c) stands at `start + r * row_stride + c`. A point (x, y) in original pixels lies in cell coordinates
+    (x * scale_x + offset_x, y * scale_y + offset_y). `frames` are the native frames merged into this block (empty for pictures).
+    """
+
+    medium: int
+    start: int
+    rows: int
+    cols: int
+    row_stride: int
+    scale_x: float
+    scale_y: float
+    offset_x: float = 0.0
+    offset_y: float = 0.0
+    frames: tuple[int, ...] = ()
+    seconds: float | None = None
+
+    def positions(self) -> list[int]:
+        """Token positions of all cells, in raster order."""
+        return [self.start + r * self.row_stride + c for r in range(self.rows) for c in range(self.cols)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenMap:
+    """Where every visual token of one prompt came from. `length` is the number of prompt tokens."""
+
+    blocks: tuple[VisualBlock, ...]
+    length: int
+
+    @property
+    def n_visual(self) -> int:
+        return sum(block.rows * block.cols for block in self.blocks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Model inputs for one sample (batch of one), with its token map.
+
+    `spans` maps a query rule ("question", "phrase", "last") to sorted token positions in the prompt; a rule that the sample
+    cannot serve is absent. `frames` holds, per medium, the native frame indices that were really read (empty for pictures).
+    """
+
+    inputs: Mapping[str, Any]
+    token_map: TokenMap
+    spans: Mapping[str, tuple[int, ...]]
+    frames: tuple[tuple[int, ...], ...] = ()
