@@ -1,7 +1,8 @@
 """Fixtures that every test folder shares.
 
-`CORE_BENCH_GENUINE_DATA` names a folder of real annotation slices and real media; tests that need it use `genuine_data`.
-`CORE_BENCH_REQUIRE_GENUINE=1` turns their skip into a failure, so that a machine that has the folder cannot forget it.
+`CORE_BENCH_GENUINE_DATA` names a folder of real annotation slices and real media; tests that need it use
+`genuine_data`. `CORE_BENCH_REQUIRE_GENUINE=1` turns their skip into a failure, so that a machine that has the folder
+cannot forget it.
 """
 
 from __future__ import annotations

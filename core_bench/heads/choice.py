@@ -38,7 +38,8 @@ class ArmSpec:
 
 @dataclass(frozen=True)
 class Draw:
-    """One random control set, sorted. `displaced` of its heads come from a neighbouring layer: theirs had too few left."""
+    """One random control set, sorted. `displaced` of its heads come from a neighbouring layer: theirs had too few
+    left."""
 
     heads: tuple[Head, ...]
     displaced: int
@@ -96,7 +97,8 @@ def _parse_arm(item: str, argument: str) -> ArmSpec:
 
 
 def read_head_list(path: str | os.PathLike[str], shape: HeadShape) -> list[Head]:
-    """Heads of a text file, `layer<TAB>head` a line; blank lines, `#` comments and a `layer head` first line are skipped."""
+    """Heads of a text file, `layer<TAB>head` a line; blank lines, `#` comments and a `layer head` first line are
+    skipped."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -131,9 +133,9 @@ def select_heads(spec: ArmSpec, scores: HeadScores, shape: HeadShape, argument: 
 def random_controls(scores: HeadScores, k: int, n_draws: int = MIN_DRAWS, seed: int = 0) -> list[Draw]:
     """`n_draws` distinct random sets of k heads (fewer only when no more exist), none touching the top k.
 
-    Each set takes as many heads from a layer as the top k has there. Where a layer has too few others, the rest come from the
-    nearest layers with heads to spare (the lower one first at equal distance) and count as displaced. Needs n_draws >= 5, and
-    2k heads in the model.
+    Each set takes as many heads from a layer as the top k has there. Where a layer has too few others, the rest come
+    from the nearest layers with heads to spare (the lower one first at equal distance) and count as displaced. Needs
+    n_draws >= 5, and 2k heads in the model.
     """
     if n_draws < MIN_DRAWS:
         raise UserError(f"random control: expected at least {MIN_DRAWS} draws, got {n_draws}")

@@ -57,11 +57,11 @@ class HeadShape:
 class HeadPlan:
     """A mode for each head: the four sets are disjoint and hold every head of `shape` once.
 
-    full: all keys up to the query. stream: key j of query i iff i - j < window (the query counts) or j is one of the first
-    `sink` real tokens. off: output exactly zero before o_proj. blind: visual keys removed, the rest renormalised.
-    `window` and `sink` are in tokens and idle without streaming heads. `hold`: only while the prompt is read, or also while decoding.
-    `stock` marks the plan that leaves the model's own attention alone; a plan with every head full and stock False still runs
-    through this package's attention, which is how the two are compared.
+    full: all keys up to the query. stream: key j of query i iff i - j < window (the query counts) or j is one of the
+    first `sink` real tokens. off: output exactly zero before o_proj. blind: visual keys removed, the rest
+    renormalised. `window` and `sink` are in tokens and idle without streaming heads. `hold`: only while the prompt is
+    read, or also while decoding. `stock` marks the plan that leaves the model's own attention alone; a plan with
+    every head full and stock False still runs through this package's attention, which is how the two are compared.
     """
 
     shape: HeadShape
@@ -141,8 +141,9 @@ class HeadPlan:
     def kv_head_density(self) -> float:
         """Share of (layer, KV head) pairs whose keys and values are needed at full length while the plan holds.
 
-        One full head keeps the KV head of its whole GQA group; so does a blind one, which reads all text. With hold "prefill"
-        decoding reads all of them again, so this is the share that prefill reads, not the share of cache that must be kept.
+        One full head keeps the KV head of its whole GQA group; so does a blind one, which reads all text. With hold
+        "prefill" decoding reads all of them again, so this is the share that prefill reads, not the share of cache
+        that must be kept.
         """
         needed = {(layer, self.shape.kv_head(head)) for layer, head in self.full | self.blind}
         return len(needed) / (self.shape.n_layers * self.shape.n_kv_heads)

@@ -20,11 +20,12 @@ _VALUES = COLUMNS[2:6]
 
 @dataclass(frozen=True, eq=False)
 class HeadScores:
-    """Mean RAM (attention mass on the evidence, 0..1) of each head over `n` samples; all arrays [layers, heads] float64, read-only.
+    """Mean RAM (attention mass on the evidence, 0..1) of each head over `n` samples; all arrays [layers, heads]
+    float64, read-only.
 
-    stderr: standard error of `ram`, clustered by image, video or document (NaN: one cluster only). chance: what an attention
-    spread evenly over all visible keys would put on the evidence. sink_corrected: RAM minus the mean RAM of placebo regions
-    (NaN: no sample had room for a placebo).
+    stderr: standard error of `ram`, clustered by image, video or document (NaN: one cluster only). chance: what an
+    attention spread evenly over all visible keys would put on the evidence. sink_corrected: RAM minus the mean RAM of
+    placebo regions (NaN: no sample had room for a placebo).
     """
 
     ram: FloatArray
@@ -82,7 +83,7 @@ class HeadScores:
         target = Path(path)
         partial = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         partial.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-        os.replace(partial, target)
+        partial.replace(target)
 
     @classmethod
     def read_tsv(cls, path: str | os.PathLike[str], shape: HeadShape | None = None) -> HeadScores:
@@ -137,7 +138,8 @@ def _read_rows(path: Path) -> dict[Head, tuple[tuple[float, ...], int]]:
 def pool_scores(tables: Sequence[HeadScores]) -> HeadScores:
     """Unweighted mean of the tasks' tables: every task counts the same, however many samples it has.
 
-    Standard errors add in quadrature and are divided by the number of tasks (the tasks' samples are independent); n is the sum.
+    Standard errors add in quadrature and are divided by the number of tasks (the tasks' samples are independent); n
+    is the sum.
     """
     if not tables:
         raise UserError("pooling head tables: expected at least one table")
