@@ -1,0 +1,37 @@
+# make run: the whole story on the bundled model. make test: the fast tests. Both set up .venv first; a second call reuses it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin/python
+STAMP := $(VENV)/.complete
+PIP := $(BIN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+
+.PHONY: run test test-slow test-all check clean
+
+run: $(STAMP)
+	@scripts/demo.sh $(BIN)
+
+test: $(STAMP)
+	$(BIN) -m pytest -m "not slow and not gpu and not lmms and not page"
+
+test-slow: $(STAMP)
+	$(BIN) -m pytest -m "not gpu and (slow or lmms or page)"
+
+test-all: test test-slow
+
+check: $(STAMP)
+	$(BIN) -m ruff check .
+	$(BIN) -m ruff format --check .
+	$(BIN) -m mypy .
+
+# torch goes first and alone: it is most of the download, and pip then has nothing to weigh against it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "core-bench needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
+	@echo "Setting up $(VENV) (once; torch is a large download)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) torch torchvision
+	@$(PIP) --editable '.[dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# The study in miniature, on the bundled model: find the heads, silence them, keep only them, time it, publish.
+# Usage: scripts/demo.sh PYTHON. Writes runs/demo/ and runs/leaderboard/; a second call prints the finished tables again.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=$1
+out=runs/demo
+heads=$out/detect/heads.tsv
+summary=()
+
+stage() { # stage NAME COMMAND...: run it, remember how long it took
+    local name=$1 started=$SECONDS
+    shift
+    printf '\n== %s: %s\n' "$name" "$*"
+    "$@"
+    summary+=("$(printf '%-18s %4d s' "$name" $((SECONDS - started)))")
+}
+
+stage detect "$python" -m core_bench --model qwen3vl --mode detect --out "$out/detect"
+stage ablate "$python" -m core_bench --model qwen3vl --mode ablate --heads "$heads" --out "$out/ablate"
+stage hybrid "$python" -m core_bench --model qwen3vl --mode hybrid --heads "$heads" --out "$out/hybrid"
+stage speed "$python" -m core_bench speed --model qwen3vl --what prefill --tokens 4096,16384
+stage "leaderboard add" "$python" -m core_bench leaderboard add "$out/detect" "$out/ablate" "$out/hybrid" --dir runs/leaderboard
+stage "leaderboard build" "$python" -m core_bench leaderboard build --dir runs/leaderboard
+
+printf '\n== time per stage\n'
+printf '%s\n' "${summary[@]}"
+printf '%-18s %4d s\n' total "$SECONDS"
