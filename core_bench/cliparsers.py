@@ -1,0 +1,170 @@
+"""The flags of every command. Values are checked in `RunConfig`; here text only becomes numbers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from core_bench.config import ATTENTIONS, DTYPES, HOLDS, MODES, OFF_KINDS, QUERIES
+from core_bench.errors import UserError
+from core_bench.registry import MODELS, suggestion
+
+COMMANDS = ("tasks", "speed", "leaderboard")
+SPEED_KINDS = ("attention", "prefill", "ram")
+PROG = "python -m core_bench"
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a mistake is one UserError instead of a page of usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def error(self, message: str) -> NoReturn:
+        start = "unrecognized arguments: "
+        if message.startswith(start):
+            word = message[len(start) :].split()[0]
+            known = [option for action in self._actions for option in action.option_strings]
+            raise UserError(f"unknown argument {word!r}{suggestion(word.partition('=')[0], known)}")
+        raise UserError(message)
+
+
+def _number(kind: type[int] | type[float], what: str) -> Callable[[str], Any]:
+    def convert(text: str) -> int | float:
+        try:
+            return kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"expected {what}, got {text!r}") from None
+
+    return convert
+
+
+_whole, _real = _number(int, "a whole number"), _number(float, "a number")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    parts = _names(text)
+    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(f"expected token counts such as 4096,16384, got {text!r}")
+    return tuple(int(part) for part in parts)
+
+
+def _choice(known: tuple[str, ...]) -> str:
+    return "{" + ",".join(known) + "}"
+
+
+def run_parser() -> Parser:
+    """Flags of a run. One that is not given is absent from the result: the defaults live in `RunConfig`."""
+    parser = Parser(
+        prog=PROG,
+        argument_default=argparse.SUPPRESS,
+        description="Measure a model dense, find its cross-modal retrieval heads, switch them off, or keep them full.",
+        epilog="Other commands: " + ", ".join(f"{PROG} {name}" for name in COMMANDS) + " (each has its own --help). "
+        "The same command resumes an interrupted run. Exit codes: 0 done, 1 a task has no scored sample, 2 a mistake "
+        "in the command, 75 SIGTERM, 130 SIGINT.",
+    )
+    what = parser.add_argument_group("what to run")
+    what.add_argument("--model", metavar=_choice(tuple(MODELS)), help="model family")
+    what.add_argument("--mode", metavar=_choice(MODES), help="dense, or what to do with the heads")
+    what.add_argument("--checkpoint", metavar="ID|DIR", help="hub id or local folder (default: the small bundled one)")
+    what.add_argument("--revision", help="revision of a hub checkpoint")
+    what.add_argument("--tasks", type=_names, metavar="A,B", help="task names, YAML files or folders of them")
+    what.add_argument("--data-dir", metavar="DIR", help="where media lie; for generated tasks, where they are made")
+    what.add_argument("--limit", type=_whole, metavar="N", help="first N samples of each task; marks the run partial")
+    what.add_argument("--seed", type=_whole, metavar="N", help="of random controls and placebo regions (default: 0)")
+    heads = parser.add_argument_group("heads")
+    _plan_flags(heads)
+    _ablate_and_detect_flags(heads)
+    media = parser.add_argument_group("media and generation")
+    media.add_argument("--frames", type=_whole, metavar="N", help="frames a video")
+    media.add_argument("--fps", type=_real, metavar="X", help="frames a second of video, instead of --frames")
+    media.add_argument("--max-pixels", type=_whole, metavar="N", help="pixel budget of a picture")
+    media.add_argument("--max-new-tokens", type=_whole, metavar="N", help="default: the task's")
+    _device_flags(parser)
+    end = parser.add_argument_group("output")
+    end.add_argument("--out", metavar="DIR", help="default: runs/<model>-<mode>-<hash of the settings>")
+    end.add_argument("--strict", action="store_true", help="exit 1 if any sample failed")
+    end.add_argument(
+        "--allow-overlap", action="store_true", help="evaluate on samples the heads were found on; recorded and shown"
+    )
+    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    return parser
+
+
+def _plan_flags(heads: argparse._ArgumentGroup) -> None:
+    heads.add_argument("--heads", metavar="auto|FILE", help="head table to rank by (default: auto)")
+    heads.add_argument("--keep", metavar="LIST", help="hybrid: heads kept full, such as 5%%,10%% or bottom:10%% (10%%)")
+    heads.add_argument("--window", type=_whole, metavar="TOKENS", help="hybrid: window of a streaming head")
+    heads.add_argument("--sink", type=_whole, metavar="TOKENS", help="hybrid: first tokens it always sees")
+
+
+def _ablate_and_detect_flags(heads: argparse._ArgumentGroup) -> None:
+    heads.add_argument(
+        "--ablate", metavar="LIST", help="ablate: arms (default: top:5%%,bottom:5%%,random:5%%); also file:PATH"
+    )
+    heads.add_argument("--off", metavar=_choice(OFF_KINDS), help="ablate: output zeroed (default), or no visual keys")
+    heads.add_argument("--hold", metavar=_choice(HOLDS), help="default: always for ablate, prefill for hybrid")
+    heads.add_argument("--query", metavar=_choice(QUERIES), help="detect: tokens whose attention counts (question)")
+    heads.add_argument("--overlap", type=_real, metavar="SHARE", help="detect: share of a cell to exceed (default: 0)")
+
+
+def _device_flags(parser: Parser) -> None:
+    device = parser.add_argument_group("device")
+    device.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... (default: cuda where there is one)")
+    device.add_argument("--dtype", metavar=_choice(DTYPES), help="default: float32 on a CPU, bfloat16 on CUDA")
+    device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: sdpa)")
+
+
+class _Version(argparse.Action):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(nargs=0, **options)
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from core_bench import __version__
+
+        print(f"core_bench {__version__}")
+        parser.exit()
+
+
+def tasks_parser() -> Parser:
+    return Parser(prog=f"{PROG} tasks", description="List the known tasks.")
+
+
+def speed_parser() -> Parser:
+    parser = Parser(prog=f"{PROG} speed", description="Time dense and hybrid attention side by side.")
+    parser.add_argument("--what", default="prefill", metavar=_choice(SPEED_KINDS), help="default: prefill")
+    parser.add_argument("--tokens", type=_lengths, default=(4096, 16384), metavar="N,M", help="default: 4096,16384")
+    parser.add_argument("--model", default="qwen3vl", metavar=_choice(tuple(MODELS)), help="default: qwen3vl")
+    parser.add_argument("--checkpoint", metavar="ID|DIR", help="default: the small bundled one")
+    parser.add_argument(
+        "--budget", type=_seconds, default=20.0, metavar="S", help="stop where one dense call takes longer"
+    )
+    parser.add_argument("--json", metavar="FILE", help="also write the rows there")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="default: 0")
+    _plan_flags(parser.add_argument_group("heads"))
+    _device_flags(parser)
+    parser.set_defaults(heads="auto", keep="10%", device="auto", attention="sdpa")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value: float = _real(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+    return value
+
+
+def leaderboard_parser() -> Parser:
+    parser = Parser(prog=f"{PROG} leaderboard", description="Collect finished runs and write the leaderboard pages.")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{add,build}")
+    add = actions.add_parser("add", help="copy records into the leaderboard")
+    add.add_argument("outs", nargs="+", metavar="OUT", help="output folder of a run")
+    build = actions.add_parser("build", help="write LEADERBOARD.md and index.html")
+    for action in (add, build):
+        action.add_argument("--dir", default="leaderboard", metavar="DIR", help="default: leaderboard")
+    return parser

@@ -1,0 +1,114 @@
+"""Names that the command line takes: model families and tasks.
+
+Importing this module reads no file and loads nothing heavy; YAML, torch and transformers come in when they are needed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core_bench.errors import UserError
+
+if TYPE_CHECKING:
+    from core_bench.model_wrappers.base import ModelWrapper
+    from core_bench.taskspec import TaskSpec
+
+MODELS = {"qwen3vl": "core_bench.model_wrappers.qwen3vl:Qwen3VL"}
+_PACKAGE = Path(__file__).parent
+_YAML = (".yaml", ".yml")
+
+
+def suggestion(value: str, known: Iterable[str]) -> str:
+    """` (did you mean 'x'?)`, or nothing where no name is close."""
+    close = difflib.get_close_matches(str(value), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def model_class(name: str) -> type[ModelWrapper]:
+    """The wrapper class of a family; imports torch and transformers."""
+    if name not in MODELS:
+        raise UserError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{suggestion(name, MODELS)}")
+    module, _, attribute = MODELS[name].partition(":")
+    found: type[ModelWrapper] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def bundled_checkpoint(name: str) -> Path:
+    """Folder of the small checkpoint that ships for a family."""
+    folder = _PACKAGE / "bundled" / name
+    if not (folder / "config.json").is_file():
+        raise UserError(f"--checkpoint: no checkpoint is bundled for {name}: name a hub id or a local folder")
+    return folder
+
+
+def task_files(folder: Path | None = None) -> list[Path]:
+    """Task YAMLs of a folder (default: those that ship), sorted; names that start with `_` are bases to include."""
+    found = (folder or _PACKAGE / "tasks").rglob("*")
+    return sorted(path for path in found if path.suffix in _YAML and not path.name.startswith("_"))
+
+
+def known_tasks() -> dict[str, TaskSpec]:
+    """Every task that ships, by name."""
+    return {spec.name: spec for spec in _read_all(task_files())}
+
+
+def load_tasks(names: Sequence[str] | None, mode: str, bundled: bool) -> list[TaskSpec]:
+    """The tasks of a run: by name, by YAML path, by folder of YAMLs; None is the mode's defaults.
+
+    On a bundled checkpoint the defaults are the generated tasks, else the others; where none of these exists yet, the
+    generated ones. UserError for an unknown name, a bad file, or two tasks of one name.
+    """
+    if names is None:
+        return _defaults(mode, bundled)
+    known: dict[str, TaskSpec] | None = None
+    specs: list[TaskSpec] = []
+    for name in names:
+        if _is_path(name):
+            specs += _from_path(Path(name).expanduser())
+            continue
+        known = known_tasks() if known is None else known
+        if name not in known:
+            hint = suggestion(name, known) or f" (known: {', '.join(known)})"
+            raise UserError(f"--tasks: expected a known task or the path of a YAML file, got {name!r}{hint}")
+        specs.append(known[name])
+    return _distinct(specs)
+
+
+def _defaults(mode: str, bundled: bool) -> list[TaskSpec]:
+    specs = [spec for spec in known_tasks().values() if mode in spec.default_for]
+    wanted = [spec for spec in specs if spec.generated == bundled] or specs
+    if not wanted:
+        raise UserError(f"--tasks: no task is a default of --mode {mode}: name one")
+    return wanted
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.startswith(".") or name.endswith(_YAML) or Path(name).is_file()
+
+
+def _from_path(path: Path) -> list[TaskSpec]:
+    if path.is_dir():
+        files = task_files(path)
+        if not files:
+            raise UserError(f"--tasks: expected YAML files in the folder {path}, found none")
+        return _read_all(files)
+    return _read_all([path])
+
+
+def _read_all(files: Iterable[Path]) -> list[TaskSpec]:
+    from core_bench.taskspec import TaskSpec
+
+    return _distinct([TaskSpec.from_file(path) for path in files])
+
+
+def _distinct(specs: list[TaskSpec]) -> list[TaskSpec]:
+    seen: dict[str, TaskSpec] = {}
+    for spec in specs:
+        if spec.name in seen:
+            raise UserError(f"--tasks: {spec.name} is defined twice: {seen[spec.name].path} and {spec.path}")
+        seen[spec.name] = spec
+    return specs
