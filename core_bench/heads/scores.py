@@ -102,8 +102,8 @@ class HeadScores:
             raise UserError(f"{path}: column n: expected the same number in every row, got {sorted(counts)}")
         grid = np.array([rows[divmod(flat, n_heads)][0] for flat in range(len(rows))])
         try:
-            columns = (column.reshape(n_layers, n_heads) for column in grid.T)
-            return cls(*columns, n=counts.pop())
+            columns = [column.reshape(n_layers, n_heads) for column in grid.T]
+            return cls(columns[0], columns[1], columns[2], columns[3], counts.pop())
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
