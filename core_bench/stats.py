@@ -1,7 +1,7 @@
 """Means, intervals and paired differences over samples that share an image, a video or a document.
 
-Every function returns plain Python numbers; None stands for what cannot be estimated (never NaN, which JSON cannot hold).
-With G clusters, intervals use Student's t with G - 1 degrees of freedom.
+Every function returns plain Python numbers; None stands for what cannot be estimated (never NaN, which JSON cannot
+hold). With G clusters, intervals use Student's t with G - 1 degrees of freedom.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def ratio_ci(
 ) -> tuple[float, Interval | None]:
     """Speed-up median(dense_ms) / median(other_ms), and a 95% percentile interval from resampling the pairs.
 
-    `dense_ms[i]` and `other_ms[i]` are times of the same sample. The interval is None for a single pair. Seeded: the same
-    times in the same order give the same interval. Raises ValueError on unequal lengths, no pair, or a time <= 0.
+    `dense_ms[i]` and `other_ms[i]` are times of the same sample. The interval is None for a single pair. Seeded: the
+    same times in the same order give the same interval. Raises ValueError on unequal lengths, no pair, or a time <= 0.
     """
     dense, other = np.asarray(dense_ms, dtype=np.float64), np.asarray(other_ms, dtype=np.float64)
     if dense.shape != other.shape or dense.ndim != 1 or dense.size == 0:

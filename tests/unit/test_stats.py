@@ -45,7 +45,7 @@ def test_clustered_mean_equals_the_double_sum(samples: list[tuple[float, int]]) 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(NUMBERS, min_size=2, max_size=40))
 def test_singleton_clusters_give_the_usual_standard_error(values: list[float]) -> None:
-    mean, stderr = clustered_mean(values, range(len(values)))
+    _mean, stderr = clustered_mean(values, range(len(values)))
     assert stderr == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)), abs=1e-9)
 
 
@@ -55,10 +55,12 @@ def test_repeating_every_sample_leaves_the_clustered_error_alone() -> None:
     thrice = clustered_mean(values * 3, list(range(5)) * 3)
     assert thrice == pytest.approx(once)
     naive = clustered_mean(values * 3, range(15))[1]
-    assert naive is not None and once[1] is not None and naive < once[1] / 1.5
+    assert naive is not None
+    assert once[1] is not None
+    assert naive < once[1] / 1.5
 
 
-@pytest.mark.parametrize("values,clusters", [([], []), ([1.0], []), ([float("nan"), 1.0], [0, 1])])
+@pytest.mark.parametrize(("values", "clusters"), [([], []), ([1.0], []), ([float("nan"), 1.0], [0, 1])])
 def test_bad_input_is_refused(values: list[float], clusters: list[int]) -> None:
     with pytest.raises(ValueError):
         clustered_mean(values, clusters)
@@ -76,7 +78,8 @@ def test_interval_of_continuous_values_is_students_t() -> None:
 
 def test_all_right_is_not_certain() -> None:
     low, high = ci95([1.0] * 50, range(50)) or (math.nan, math.nan)
-    assert high == 1.0 and 0.90 < low < 0.95
+    assert high == 1.0
+    assert 0.90 < low < 0.95
     clustered, _ = ci95([1.0] * 50, [i // 10 for i in range(50)]) or (math.nan, math.nan)
     assert clustered < low  # five clusters know less than fifty
     assert ci95([0.0] * 50, range(50)) == pytest.approx((1 - high, 1 - low))
@@ -97,7 +100,8 @@ def test_interval_holds_the_mean_and_stays_in_range(samples: list[tuple[float, i
     if interval is None:
         assert len(set(clusters)) == 1
     else:
-        assert 0 <= interval[0] <= np.mean(values) + 1e-12 and np.mean(values) - 1e-12 <= interval[1] <= 1
+        assert 0 <= interval[0] <= np.mean(values) + 1e-12
+        assert np.mean(values) - 1e-12 <= interval[1] <= 1
 
 
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.98])
@@ -126,7 +130,8 @@ def test_coverage_of_paired_differences_by_simulation(flips: float) -> None:
         found = paired_delta(
             dict(zip(ids, a - lost * 1.0, strict=True)), dict(zip(ids, a * 1.0, strict=True)), {i: i for i in ids}
         )
-        assert found is not None and found.ci95 is not None
+        assert found is not None
+        assert found.ci95 is not None
         held += found.ci95[0] <= -0.7 * flips <= found.ci95[1]
     assert held / 600 >= 0.92
 
@@ -135,7 +140,8 @@ def test_paired_difference_uses_only_shared_samples() -> None:
     a, b = {"1": 1.0, "2": 0.0, "3": 1.0, "only a": 0.0}, {"1": 0.0, "2": 0.0, "3": 0.25, "only b": 1.0}
     clusters = dict.fromkeys([*a, *b], "shared") | {"1": "x", "2": "y", "3": "z"}
     delta = paired_delta(a, b, clusters)
-    assert delta is not None and delta.n == 3
+    assert delta is not None
+    assert delta.n == 3
     assert delta.value == pytest.approx(1.75 / 3)
     assert delta.stderr == pytest.approx(oracle.sem([1.0, 0.0, 0.75]))
     assert delta.ci95 == pytest.approx(oracle.t.interval(0.95, 2, loc=delta.value, scale=delta.stderr))
@@ -147,14 +153,20 @@ def test_pairing_removes_what_both_arms_share() -> None:
     b = {str(i): float(x) for i, x in enumerate(rng.normal(0, 10, 50))}
     a = {i: x + 1 + 0.01 * (int(i) % 3) for i, x in b.items()}
     delta = paired_delta(a, b, {i: i for i in b})
-    assert delta is not None and delta.stderr is not None and delta.stderr < 0.01
+    assert delta is not None
+    assert delta.stderr is not None
+    assert delta.stderr < 0.01
 
 
 def test_arms_that_always_agree_get_an_interval_with_width() -> None:
     right = {str(i): 1.0 for i in range(50)}
     delta = paired_delta(right, right, {i: i for i in right})
-    assert delta is not None and delta.value == 0 and delta.stderr == 0 and delta.ci95 is not None
-    assert delta.ci95[0] == pytest.approx(-delta.ci95[1]) and 0.02 < delta.ci95[1] < 0.08
+    assert delta is not None
+    assert delta.value == 0
+    assert delta.stderr == 0
+    assert delta.ci95 is not None
+    assert delta.ci95[0] == pytest.approx(-delta.ci95[1])
+    assert 0.02 < delta.ci95[1] < 0.08
 
 
 @settings(max_examples=60, deadline=None)
@@ -164,7 +176,9 @@ def test_paired_interval_holds_the_value_and_swaps_sign(rows: list[tuple[bool, b
     b = {str(i): float(y) for i, (_, y, _) in enumerate(rows)}
     clusters = {str(i): c for i, (_, _, c) in enumerate(rows)}
     there, back = paired_delta(a, b, clusters), paired_delta(b, a, clusters)
-    assert there is not None and back is not None and there.value == -back.value
+    assert there is not None
+    assert back is not None
+    assert there.value == -back.value
     if there.ci95 is not None and back.ci95 is not None:
         assert -1 <= there.ci95[0] <= there.value <= there.ci95[1] <= 1
         assert there.ci95 == pytest.approx((-back.ci95[1], -back.ci95[0]))
@@ -176,13 +190,14 @@ def test_speedup_is_the_ratio_of_medians_with_a_seeded_interval() -> None:
     dense = other * 2.5 * rng.lognormal(0, 0.05, 40)
     value, interval = ratio_ci(dense.tolist(), other.tolist())
     assert value == pytest.approx(np.median(dense) / np.median(other))
-    assert interval is not None and 2.2 < interval[0] < 2.5 < interval[1] < 2.8
+    assert interval is not None
+    assert 2.2 < interval[0] < 2.5 < interval[1] < 2.8
     assert ratio_ci(dense.tolist(), other.tolist()) == (value, interval)
     assert ratio_ci(dense.tolist(), other.tolist(), seed=1) != (value, interval)
     assert ratio_ci([4.0], [2.0]) == (2.0, None)
 
 
-@pytest.mark.parametrize("dense,other", [([], []), ([1.0], [1.0, 2.0]), ([1.0, 0.0], [1.0, 1.0])])
+@pytest.mark.parametrize(("dense", "other"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 0.0], [1.0, 1.0])])
 def test_bad_times_are_refused(dense: list[float], other: list[float]) -> None:
     with pytest.raises(ValueError):
         ratio_ci(dense, other)

@@ -1,0 +1,255 @@
+"""From rows of samples.jsonl to the record of a run, whose schema is `core_bench.board.schema.Record`.
+
+The record is a pure function of its inputs and does not depend on the order of the rows, so an interrupted and resumed
+run yields the same one (but for measured times, see `strip_times`).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from core_bench.board.schema import check_record
+from core_bench.runfolder import Row, RunFolder
+from core_bench.stats import ci95, clustered_mean, median_iqr, paired_delta, ratio_ci
+from core_bench.tables import render_tables
+
+if TYPE_CHECKING:
+    from core_bench.heads import HeadScores
+
+__all__ = ["RunFolder", "build_record", "ram_record", "render_tables", "strip_times", "verify_record"]
+
+JSON = dict[str, Any]
+DETECT = "detect"  # the arm of rows that carry RAM instead of scores
+
+
+def build_record(
+    *,
+    run: JSON,
+    environment: JSON,
+    rows: Sequence[Row],
+    plans: Mapping[str, Mapping[str, JSON]],
+    headline: Mapping[str, str],
+    baseline: str,
+    ram: JSON | None = None,
+    controls: Mapping[str, JSON] | None = None,
+    complete: bool,
+) -> JSON:
+    """Sum up `rows` as a valid record.
+
+    run, environment: as in the schema, `run` without "complete". plans: task -> arm -> plan record; for a random arm
+    {"draws": [plan record of each draw]}. Tasks and arms are written in this order. headline: task -> the metric that
+    is written first and compared. baseline: the arm that others are compared with ("none" or "dense"); it is also the
+    dense arm of speed-ups. ram: see `ram_record`. controls: task -> {"chance", "image_blind"}.
+
+    Failed rows are counted and never scored. The value of a random arm is the mean over samples of each sample's mean
+    over draws; its standard error is that of the samples, and `draw_sd` tells how much the draws differ.
+    Raises ValueError naming the field that breaks the schema, or the rows of an arm without a plan.
+    """
+    grouped: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in sorted(
+        rows, key=lambda row: (row["task"], row["id"], row["arm"], -1 if row["draw"] is None else row["draw"])
+    ):
+        grouped[row["task"]][row["arm"]].append(row)
+    for task, arms in grouped.items():
+        if unknown := arms.keys() - plans.get(task, {}).keys() - {DETECT}:
+            raise ValueError(f"{task}: rows of arm {min(unknown)!r}, which has no plan")
+    names = [*plans, *sorted(grouped.keys() - plans.keys())]
+    record: JSON = {
+        "schema_version": 1,
+        "run": {**run, "complete": complete},
+        "environment": environment,
+        **({} if ram is None else {"ram": ram}),
+        "tasks": {
+            task: _task(grouped[task], plans.get(task, {}), headline.get(task), baseline, (controls or {}).get(task))
+            for task in names
+        },
+    }
+    check_record(record)
+    return record
+
+
+def ram_record(per_task: Mapping[str, HeadScores], pooled: HeadScores) -> JSON:
+    """RAM tables as the record holds them: [layers][heads], null for what is not a number."""
+    return {"per_task": {task: _ram_table(table) for task, table in per_task.items()}, "pooled": _ram_table(pooled)}
+
+
+def strip_times(record: JSON) -> JSON:
+    """A copy without measured times: what must be equal between two runs of the same command."""
+    tasks = {
+        name: {
+            **task,
+            "arms": {arm: {k: v for k, v in body.items() if k != "prefill"} for arm, body in task["arms"].items()},
+        }
+        for name, task in record["tasks"].items()
+    }
+    return {**record, "tasks": tasks}
+
+
+def verify_record(record: JSON, rows: Sequence[Row]) -> None:
+    """Raise ValueError naming the first field of `record` that does not follow from its rows."""
+    plans: dict[str, dict[str, JSON]] = {}
+    headline: dict[str, str] = {}
+    baseline = "none"
+    for task, body in record["tasks"].items():
+        plans[task] = {}
+        for name, arm in body["arms"].items():
+            draws = arm.get("draws")
+            plans[task][name] = arm["plan"] if draws is None else {"draws": [draw["plan"] for draw in draws]}
+            if arm["metrics"]:
+                headline.setdefault(task, next(iter(arm["metrics"])))
+            if name in ("none", "dense"):
+                baseline = name
+    again = build_record(
+        run={key: value for key, value in record["run"].items() if key != "complete"},
+        environment=record["environment"],
+        rows=rows,
+        plans=plans,
+        headline=headline,
+        baseline=baseline,
+        ram=record.get("ram"),
+        controls={task: body["controls"] for task, body in record["tasks"].items() if body.get("controls")},
+        complete=record["run"]["complete"],
+    )
+    difference = _first_difference(record, again)
+    if difference is not None:
+        raise ValueError(f"{difference}: does not follow from the samples")
+
+
+def _task(
+    arms: Mapping[str, list[Row]],
+    plans: Mapping[str, JSON],
+    headline: str | None,
+    baseline: str,
+    controls: JSON | None,
+) -> JSON:
+    everything = [row for rows in arms.values() for row in rows]
+    base = arms.get(baseline, [])
+    return {
+        "n": len({row["id"] for row in everything}),
+        "n_failed": len({row["id"] for row in everything if row["failure"] is not None}),
+        "tokens": _tokens(everything),
+        **({} if controls is None else {"controls": controls}),
+        "arms": {
+            name: _arm(arms.get(name, []), plan, headline, None if name == baseline else base)
+            for name, plan in plans.items()
+        },
+    }
+
+
+def _arm(rows: list[Row], plan: JSON, headline: str | None, base: list[Row] | None) -> JSON:
+    """`base`: the baseline's rows, None for the baseline itself."""
+    draw_plans = plan.get("draws")
+    body: JSON = {"plan": {} if draw_plans is not None else plan, **_scored(rows, headline)}
+    if base is not None and headline is not None:
+        a, clusters = _by_id(rows, headline)
+        b, base_clusters = _by_id(base, headline)
+        delta = paired_delta(a, b, clusters | base_clusters)
+        if delta is not None:
+            body["delta"] = {**_metric(delta.value, delta.stderr, delta.ci95, delta.n), "metric": headline}
+    prefill = _prefill(rows, base)
+    if prefill is not None:
+        body["prefill"] = prefill
+    if draw_plans is not None:
+        body["draws"] = [
+            {"draw": i, "plan": heads, **_scored([row for row in rows if row["draw"] == i], headline)}
+            for i, heads in enumerate(draw_plans)
+        ]
+        values = [draw["metrics"][headline]["value"] for draw in body["draws"] if headline in draw["metrics"]]
+        body["draw_sd"] = statistics.stdev(values) if len(values) > 1 else None
+    return body
+
+
+def _scored(rows: list[Row], headline: str | None) -> JSON:
+    good = [row for row in rows if row["failure"] is None]
+    names = sorted({name for row in good for name in row.get("scores", {})}, key=lambda name: (name != headline, name))
+    metrics = {}
+    for name in names:
+        values, clusters = _by_id(good, name)
+        groups = [clusters[i] for i in values]
+        mean, stderr = clustered_mean(list(values.values()), groups)
+        metrics[name] = _metric(mean, stderr, ci95(list(values.values()), groups), len(values))
+    return {
+        "metrics": metrics,
+        "n_scored": sum(bool(row.get("scores")) for row in good),
+        "n_unparsed": sum(bool(row.get("unparsed")) for row in good),
+        "n_failed": len(rows) - len(good),
+    }
+
+
+def _metric(value: float, stderr: float | None, interval: tuple[float, float] | None, n: int) -> JSON:
+    return {"value": value, "stderr": stderr, "ci95": None if interval is None else list(interval), "n": n}
+
+
+def _by_id(rows: list[Row], metric: str) -> tuple[dict[str, float], dict[str, str]]:
+    """Score of each sample (its mean over draws), and the samples' clusters, in the order of ids."""
+    scores: dict[str, list[float]] = defaultdict(list)
+    clusters: dict[str, str] = {}
+    for row in sorted(rows, key=lambda row: str(row["id"])):
+        if row["failure"] is None and metric in row.get("scores", {}):
+            scores[row["id"]].append(row["scores"][metric])
+            clusters[row["id"]] = row["cluster"]
+    return {i: statistics.fmean(values) for i, values in scores.items()}, clusters
+
+
+def _times(rows: list[Row], name: str) -> dict[str, float]:
+    """Time of each sample in ms (its mean over draws)."""
+    times: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        value = (row.get("times") or {}).get(name)
+        if row["failure"] is None and value is not None:
+            times[row["id"]].append(value)
+    return {i: statistics.fmean(values) for i, values in times.items()}
+
+
+def _prefill(rows: list[Row], base: list[Row] | None) -> JSON | None:
+    language = _times(rows, "language_ms")
+    if not language:
+        return None
+    median, iqr = median_iqr(list(language.values()))
+    vision = _times(rows, "vision_ms")
+    body: JSON = {
+        "language_ms": {"median": median, "iqr": iqr},
+        "vision_ms": median_iqr(list(vision.values()))[0] if vision else None,
+        "n": len(language),
+    }
+    dense = _times(base or [], "language_ms")
+    if shared := sorted(language.keys() & dense.keys()):
+        value, interval = ratio_ci([dense[i] for i in shared], [language[i] for i in shared])
+        body["speedup"] = {"value": value, "ci95": None if interval is None else list(interval), "n": len(shared)}
+    return body
+
+
+def _tokens(rows: list[Row]) -> JSON | None:
+    """Medians over samples; all arms of a sample see the same prompt."""
+    counts = {row["id"]: row["tokens"] for row in rows if row.get("tokens")}
+    if not counts:
+        return None
+    return {
+        f"{kind}_median": float(statistics.median(c[kind] for c in counts.values())) for kind in ("prompt", "visual")
+    }
+
+
+def _ram_table(table: HeadScores) -> JSON:
+    grids = {name: getattr(table, name).tolist() for name in ("ram", "stderr", "chance", "sink_corrected")}
+    for name in ("stderr", "sink_corrected"):
+        grids[name] = [[value if math.isfinite(value) else None for value in row] for row in grids[name]]
+    return {**grids, "n": table.n}
+
+
+def _first_difference(a: Any, b: Any, where: str = "") -> str | None:
+    """Dotted path of the first place where two JSON values differ by more than rounding."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in [*a, *(key for key in b if key not in a)]:
+            if (found := _first_difference(a.get(key), b.get(key), f"{where}.{key}".lstrip("."))) is not None:
+                return found
+        return None
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        found_in = (_first_difference(x, y, f"{where}.{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
+        return next((found for found in found_in if found is not None), None)
+    if isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9):
+        return None
+    return None if a == b else where

@@ -1,0 +1,182 @@
+"""The tables that a run prints at its end, within 120 columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JSON = dict[str, Any]
+TOP_ROWS = 10
+
+
+def render_tables(record: JSON) -> str:
+    """The record as text: one table a task, arms as rows; the leading heads for a detection run."""
+    run, environment = record["run"], record["environment"]
+    lines = [
+        f"{run['model']} {run['mode']}  checkpoint {run['checkpoint']} ({short_hash(run['checkpoint_hash'])})"
+        f"  {environment['device']} {environment['dtype']} {environment['attention']}  seed {run['seed']}",
+        *(f"NOTE: {note}" for note in run_notes(record)),
+    ]
+    for name, task in record["tasks"].items():
+        lines += ["", _task_title(name, task)]
+        if task["arms"]:
+            lines.append(_arm_table(task["arms"]))
+        if record.get("ram") and name in record["ram"]["per_task"]:
+            lines += _ram_lines(record["ram"]["per_task"][name])
+    if record.get("ram") and len(record["ram"]["per_task"]) > 1:
+        lines += ["", "all tasks, unweighted", *_ram_lines(record["ram"]["pooled"])]
+    return "\n".join(lines)
+
+
+def run_notes(record: JSON) -> list[str]:
+    """What a reader must know before comparing this run with others."""
+    settings, notes = record["run"]["settings"], []
+    if not record["run"]["complete"]:
+        notes.append("partial: unfinished")
+    if settings.get("limit") is not None:
+        notes.append(f"partial: limit {settings['limit']}")
+    if settings.get("allow_overlap"):
+        notes.append("heads may come from samples evaluated here (--allow-overlap)")
+    heads = record["run"].get("heads")
+    if heads and heads.get("note"):
+        notes.append(heads["note"])
+    return notes
+
+
+def is_partial(record: JSON) -> bool:
+    """Unfinished, or run on a part of the samples."""
+    return not record["run"]["complete"] or record["run"]["settings"].get("limit") is not None
+
+
+def short_hash(text: str) -> str:
+    """ "sha256:0123456789abcdef" -> "0123456789"."""
+    return text.rpartition(":")[2][:10]
+
+
+def percent(metric: JSON | None) -> str:
+    """Value in percent with its interval: 95.0 [88.1, 98.0]."""
+    return "-" if metric is None else f"{100 * metric['value']:.1f}{_interval(metric['ci95'], 100, 1)}"
+
+
+def points(delta: JSON | None) -> str:
+    """Difference in percentage points with its interval."""
+    return "-" if delta is None else f"{100 * delta['value']:+.1f}{_interval(delta['ci95'], 100, 1, sign=True)}"
+
+
+def times(speedup: JSON | None) -> str:
+    """Speed-up with its interval; one that cannot be told from none at all says so."""
+    if speedup is None:
+        return "-"
+    interval = speedup["ci95"]
+    same = interval is not None and interval[0] <= 1 <= interval[1]
+    return f"{speedup['value']:.2f}x{_interval(interval, 1, 2)}{' (none)' if same else ''}"
+
+
+def arm_heads(name: str, arm: JSON) -> int | None:
+    """How many heads an arm keeps full (hybrid) or cuts (ablation); None for the model as it is."""
+    plan = arm["draws"][0]["plan"] if arm.get("draws") else arm["plan"]
+    if not plan:
+        return None
+    return len(plan["full"]) if name.startswith("hybrid") else len(plan["off"])
+
+
+def headline_metric(arm: JSON) -> tuple[str, JSON] | None:
+    """Name and value of the metric written first."""
+    return next(iter(arm["metrics"].items()), None)
+
+
+def leading_heads(table: JSON) -> list[tuple[int, int]]:
+    """(layer, head), highest RAM first, ties by (layer, head)."""
+    ram = table["ram"]
+    heads = [(layer, head) for layer, row in enumerate(ram) for head in range(len(row))]
+    return sorted(heads, key=lambda at: (-ram[at[0]][at[1]], at))
+
+
+def heads_with_half_of_mass(table: JSON) -> tuple[int, int]:
+    """How few heads hold half of the summed RAM, and how many heads there are."""
+    values = [table["ram"][layer][head] for layer, head in leading_heads(table)]
+    half, held = sum(values) / 2, 0.0
+    for count, value in enumerate(values, start=1):
+        held += value
+        if held >= half:
+            return count, len(values)
+    return len(values), len(values)
+
+
+def _interval(pair: list[float] | None, factor: float, digits: int, sign: bool = False) -> str:
+    if pair is None:
+        return " [n/a]"
+    low, high = (f"{factor * bound:{'+' if sign else ''}.{digits}f}" for bound in pair)
+    return f" [{low}, {high}]"
+
+
+def _task_title(name: str, task: JSON) -> str:
+    parts = [f"{name}: n {task['n']}, failed {task['n_failed']}"]
+    if task["tokens"]:
+        parts.append(
+            f"median tokens {task['tokens']['prompt_median']:.0f} ({task['tokens']['visual_median']:.0f} visual)"
+        )
+    controls = task.get("controls") or {}
+    if controls.get("chance") is not None:
+        parts.append(f"chance {100 * controls['chance']:.1f}")
+    if controls.get("image_blind") is not None:
+        parts.append(f"image-blind {percent(controls['image_blind'])}")
+    return "; ".join(parts)
+
+
+def _arm_table(arms: dict[str, JSON]) -> str:
+    from tabulate import tabulate
+
+    metric = next((found[0] for arm in arms.values() if (found := headline_metric(arm))), "score")
+    rows = [_arm_row(name, arm) for name, arm in arms.items()]
+    header = [
+        "arm",
+        "heads",
+        "density",
+        f"{metric} % [95%]",
+        "n",
+        "unp",
+        "fail",
+        "diff [95%]",
+        "prefill ms",
+        "speed-up [95%]",
+    ]
+    used = [i for i in range(len(header)) if i < 4 or any(row[i] != "-" for row in rows)]
+    table = [[row[i] for i in used] for row in rows]
+    return tabulate(table, headers=[header[i] for i in used], tablefmt="simple", disable_numparse=True)
+
+
+def _arm_row(name: str, arm: JSON) -> list[str]:
+    heads, plan, draws = arm_heads(name, arm), arm["plan"], arm.get("draws")
+    found = headline_metric(arm)
+    prefill = arm.get("prefill")
+    return [
+        f"{name} x{len(draws)}" if draws else name,
+        "-" if heads is None else str(heads),
+        f"{100 * plan['query_head_density']:.0f}%/{100 * plan['kv_head_density']:.0f}%"
+        if name.startswith("hybrid")
+        else "-",
+        percent(found[1]) if found else "-",
+        str(arm["n_scored"]),
+        str(arm["n_unparsed"]),
+        str(arm["n_failed"]),
+        points(arm.get("delta")),
+        f"{prefill['language_ms']['median']:.1f}" if prefill else "-",
+        times(prefill.get("speedup")) if prefill else "-",
+    ]
+
+
+def _ram_lines(table: JSON) -> list[str]:
+    from tabulate import tabulate
+
+    order = leading_heads(table)
+    half, n_heads = heads_with_half_of_mass(table)
+    columns = ("ram", "stderr", "chance", "sink_corrected")
+    rows = [[layer, head, *(_cell(table[name][layer][head]) for name in columns)] for layer, head in order[:TOP_ROWS]]
+    return [
+        f"leading heads by RAM, n {table['n']}; {half} of {n_heads} heads hold half of the summed RAM",
+        tabulate(rows, headers=["layer", "head", *columns], tablefmt="simple", disable_numparse=True),
+    ]
+
+
+def _cell(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
