@@ -1,0 +1,1 @@
+"""Implementations of the op. They never import each other."""
