@@ -1,0 +1,261 @@
+"""What every model family shares: loading, the head grid, text spans, generation.
+
+A family says where its parts live (`COMPONENTS`) and turns a sample into inputs and a token map (`prepare`);
+everything else here reads only the checkpoint's own config and processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+
+from core_bench.errors import SampleError, UserError
+from core_bench.heads import HeadShape
+from core_bench.media import Visual
+from core_bench.model_wrappers.loading import content_files, load_config, load_model, load_processor
+from core_bench.schema import Prepared, Sample
+
+_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+_PROMPT_MARK = "\ue000prompt\ue000"  # private-use characters: no template or question contains them
+
+
+@dataclass(frozen=True)
+class Components:
+    """Dotted paths, from the loaded model, of the parts that the suite touches."""
+
+    language_model: str
+    vision_tower: str
+    lm_head: str
+
+
+@dataclass(frozen=True)
+class ChatText:
+    """The rendered chat with media placeholders, and where the user's prompt starts in it (characters)."""
+
+    text: str
+    prompt_at: int
+
+
+class ModelWrapper(ABC):
+    """A loaded multimodal model with its processor; made by `load`."""
+
+    FAMILY: ClassVar[str]
+    MODEL_TYPES: ClassVar[tuple[str, ...]]
+    COMPONENTS: ClassVar[Components]
+
+    def __init__(self, model: Any, processor: Any, *, checkpoint: str = "", revision: str | None = None) -> None:
+        """Wrap a model and processor that are in memory already; the model is set to eval mode and greedy decoding."""
+        self.model = model.eval()
+        self.processor = processor
+        self.checkpoint = checkpoint
+        self.revision = revision
+        _decode_greedily(self.model, processor.tokenizer)
+
+    @classmethod
+    def load(
+        cls,
+        checkpoint: str | os.PathLike[str],
+        *,
+        revision: str | None = None,
+        device: str = "cpu",
+        dtype: str = "float32",
+        device_map: str | None = None,
+    ) -> Self:
+        """Load a hub id or a local folder through transformers; code from the checkpoint is never run.
+
+        `device_map` (needs accelerate) spreads the model and replaces `device`. Raises UserError, in one line, for a
+        checkpoint that is not there, lacks weights or belongs to another family, and for an unknown dtype or device.
+        """
+        name = os.path.expanduser(os.fspath(checkpoint))
+        config = load_config(name, revision)
+        if config.model_type not in cls.MODEL_TYPES:
+            raise UserError(
+                f"--checkpoint {name}: expected a model of the family {cls.FAMILY} ({' or '.join(cls.MODEL_TYPES)}), "
+                f"its config says {config.model_type}"
+            )
+        model = load_model(name, revision, dtype=dtype, device=device, device_map=device_map)
+        processor = load_processor(name, revision)
+        return cls(model, processor, checkpoint=name, revision=getattr(config, "_commit_hash", None) or revision)
+
+    @abstractmethod
+    def prepare(
+        self,
+        sample: Sample,
+        *,
+        frames: int | None = None,
+        fps: float | None = None,
+        max_pixels: int | None = None,
+        noise_seed: int | None = None,
+    ) -> Prepared:
+        """Model inputs, token map and query spans of one sample; see the family's docstring for its defaults."""
+
+    @property
+    def language_model(self) -> nn.Module:
+        return self.model.get_submodule(self.COMPONENTS.language_model)
+
+    @property
+    def vision_tower(self) -> nn.Module:
+        return self.model.get_submodule(self.COMPONENTS.vision_tower)
+
+    @property
+    def lm_head(self) -> nn.Module:
+        return self.model.get_submodule(self.COMPONENTS.lm_head)
+
+    @property
+    def shape(self) -> HeadShape:
+        """Layers, query heads and key/value heads of the language model, from its config."""
+        text = self.model.config.get_text_config()
+        kv_heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        return HeadShape(text.num_hidden_layers, text.num_attention_heads, kv_heads)
+
+    @cached_property
+    def checkpoint_hash(self) -> str:
+        """16 hex digits of a SHA-256 over names and bytes of config, weights, tokenizer and processor files."""
+        digest = hashlib.sha256()
+        for path in content_files(self.checkpoint, self.revision):
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            _update_from(digest, path)
+        return digest.hexdigest()[:16]
+
+    def device_inputs(self, prepared: Prepared) -> dict[str, Any]:
+        """The inputs on the model's device; floating-point tensors in the model's dtype."""
+        moved: dict[str, Any] = {}
+        for name, value in prepared.inputs.items():
+            if isinstance(value, torch.Tensor):
+                dtype = self.model.dtype if value.is_floating_point() else value.dtype
+                value = value.to(self.model.device, dtype)
+            moved[name] = value
+        return moved
+
+    def generate(self, prepared: Prepared, max_new_tokens: int) -> str:
+        """The greedy continuation as text, without special tokens and without the primed start of the answer."""
+        inputs = self.device_inputs(prepared)
+        with torch.inference_mode():
+            ids_BN = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
+        new_ids = ids_BN[0, prepared.token_map.length :]
+        return str(self.processor.tokenizer.decode(new_ids, skip_special_tokens=True))
+
+    # What families build `prepare` from.
+
+    def render_chat(self, sample: Sample, content: Sequence[Mapping[str, Any]]) -> ChatText:
+        """The chat with `content` (media parts), then the sample's prompt, the generation prompt and `prime`.
+
+        The template is rendered around a mark that the prompt then replaces, so that the prompt's place is known
+        exactly whatever else the template writes.
+        """
+        for what, text in (("prompt", sample.prompt), ("system", sample.system or ""), ("prime", sample.prime)):
+            self._refuse_control_tokens(what, text)
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": [*content, {"type": "text", "text": _PROMPT_MARK}]}
+        ]
+        if sample.system is not None:
+            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
+        rendered = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        head, mark, tail = rendered.partition(_PROMPT_MARK)
+        if not mark or _PROMPT_MARK in tail:
+            raise RuntimeError(
+                f"the chat template of {self.checkpoint or self.FAMILY} does not write the user's text once"
+            )
+        return ChatText(head + sample.prompt + tail + sample.prime, len(head))
+
+    def adds_bos(self, text: str) -> bool:
+        """Whether the tokenizer should add its special tokens: not when the template wrote the first one already."""
+        bos = self.processor.tokenizer.bos_token
+        return not (bos and text.startswith(bos))
+
+    def query_spans(self, sample: Sample, chat: ChatText, ids: Sequence[int]) -> dict[str, tuple[int, ...]]:
+        """Token positions of the query rules `question`, `phrase` and `last` in the prompt `ids`.
+
+        The text after the last medium is tokenised alone with its character offsets and must equal the end of `ids`
+        (a medium ends with a special token, where tokenizers always split). The last occurrence inside the prompt
+        counts, so that subtitles or options which repeat the words earlier do not; tokens that overlap the text are
+        in.
+        """
+        cut = self._after_media(chat)
+        encoded = self.processor.tokenizer(chat.text[cut:], add_special_tokens=False, return_offsets_mapping=True)
+        tail_ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
+        first = len(ids) - len(tail_ids)
+        if first < 0 or list(ids[first:]) != list(tail_ids):
+            raise RuntimeError("the text after the media is tokenised differently alone than inside the prompt")
+        spans: dict[str, tuple[int, ...]] = {"last": (len(ids) - 1,)}
+        place = 0, len(sample.prompt)
+        for rule, text in (("question", sample.question), ("phrase", sample.phrase)):
+            if not text:
+                continue
+            at = sample.prompt.rfind(text, *place)
+            if at < 0:
+                raise SampleError(f"sample {sample.id}: its {rule} {text!r} is not part of its prompt")
+            place = at, at + len(text)
+            low, high = (chat.prompt_at - cut + edge for edge in place)
+            spans[rule] = tuple(first + i for i, (a, b) in enumerate(offsets) if a < high and b > low)
+        return spans
+
+    @cached_property
+    def control_tokens(self) -> frozenset[str]:
+        """Every string that the tokenizer turns into a special token: never allowed in a user's text."""
+        tokenizer = self.processor.tokenizer
+        added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
+        return frozenset(token for token in added.union(tokenizer.all_special_tokens, self._placeholders) if token)
+
+    def _refuse_control_tokens(self, what: str, text: str) -> None:
+        found = sorted(token for token in self.control_tokens if token in text)
+        if found:
+            raise SampleError(
+                f"its {what} contains the control token {found[0]!r}, which the tokenizer would not read as text"
+            )
+
+    def _after_media(self, chat: ChatText) -> int:
+        head = chat.text[: chat.prompt_at]
+        ends = [head.rfind(token) + len(token) for token in self._placeholders if token in head]
+        return max(ends, default=0)
+
+    @property
+    def _placeholders(self) -> tuple[str, ...]:
+        tokens = (getattr(self.processor, name, None) for name in ("image_token", "video_token"))
+        return tuple(token for token in tokens if token)
+
+
+def as_noise(visual: Visual, sample_id: str, medium: int, seed: int) -> Visual:
+    """The same medium with every pixel drawn uniformly at random: the image-blind control."""
+    rng = np.random.default_rng([seed, zlib.crc32(sample_id.encode()), medium])
+    width, height = visual.size
+    pictures = tuple(Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)) for _ in visual.pictures)
+    return replace(visual, pictures=pictures)
+
+
+def runs_of(ids: Sequence[int], token_id: int) -> list[tuple[int, int]]:
+    """(start, length) of every maximal run of `token_id` in `ids`, in order."""
+    hits = np.flatnonzero(np.asarray(ids) == token_id)
+    if not len(hits):
+        return []
+    pieces = np.split(hits, np.flatnonzero(np.diff(hits) > 1) + 1)
+    return [(int(piece[0]), len(piece)) for piece in pieces]
+
+
+def _decode_greedily(model: Any, tokenizer: Any) -> None:
+    """Clear the checkpoint's sampling settings, which transformers would warn about on every greedy call."""
+    config = model.generation_config
+    config.do_sample = False
+    for name in _SAMPLING:
+        if hasattr(config, name):
+            setattr(config, name, None)
+    if config.pad_token_id is None:
+        config.pad_token_id = tokenizer.pad_token_id
+
+
+def _update_from(digest: Any, path: Path) -> None:
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)

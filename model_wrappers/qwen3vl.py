@@ -1,0 +1,187 @@
+"""Qwen3-VL: one block of visual tokens per picture, one per temporal group of a video, with a time stamp before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from transformers.video_utils import VideoMetadata
+
+from core_bench.errors import SampleError
+from core_bench.media import Visual, read_visual
+from core_bench.model_wrappers.base import Components, ModelWrapper, as_noise, runs_of
+from core_bench.schema import Prepared, Sample, TokenMap, VisualBlock
+
+
+class Qwen3VL(ModelWrapper):
+    """Qwen3-VL of any size; the picture is resized whole, never cropped, so pixels map to cells by a plain scale."""
+
+    FAMILY: ClassVar[str] = "qwen3vl"
+    MODEL_TYPES: ClassVar[tuple[str, ...]] = ("qwen3_vl",)
+    COMPONENTS: ClassVar[Components] = Components(
+        language_model="model.language_model", vision_tower="model.visual", lm_head="lm_head"
+    )
+
+    def __init__(self, model: Any, processor: Any, *, checkpoint: str = "", revision: str | None = None) -> None:
+        super().__init__(model, processor, checkpoint=checkpoint, revision=revision)
+        video = processor.video_processor
+        if getattr(video, "cap_pixels_per_frame", False) is None:
+            # Newer releases warn that an unset cap will change meaning: pinned, so that token counts stay the same.
+            video.cap_pixels_per_frame = False
+
+    def prepare(
+        self,
+        sample: Sample,
+        *,
+        frames: int | None = None,
+        fps: float | None = None,
+        max_pixels: int | None = None,
+        noise_seed: int | None = None,
+    ) -> Prepared:
+        """Inputs of one sample: the media in order, then the prompt; `prime` after the generation prompt.
+
+        Videos: `frames` or `fps`; with neither, up to 32 frames, uniformly spaced. `max_pixels` caps the pixels of
+        each picture after resizing, and for each video those of all its frames together, as the processor counts
+        them; default: the checkpoint's own. `noise_seed` replaces every picture and frame by seeded noise of the same
+        size. Raises SampleError for media that cannot be read, a medium the processor refuses, and control tokens in
+        the sample's texts.
+        """
+        visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
+        if noise_seed is not None:
+            visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
+        clips = [self._whole_group(visual) for visual in visuals if visual.kind == "clip"]
+        pictures = [visual.pictures[0] for visual in visuals if visual.kind == "picture"]
+        chat = self.render_chat(sample, [{"type": "image" if v.kind == "picture" else "video"} for v in visuals])
+        try:
+            inputs = self.processor(
+                text=[chat.text],
+                images=pictures or None,
+                videos=[_frames_TCHW(clip) for clip in clips] or None,
+                return_tensors="pt",
+                add_special_tokens=self.adds_bos(chat.text),
+                images_kwargs=_budget(self.processor.image_processor, max_pixels) if pictures else {},
+                videos_kwargs=self._video_options(clips, max_pixels) if clips else {},
+            )
+        except ValueError as error:  # such as an aspect ratio above 200
+            names = ", ".join(visual.path for visual in visuals) or "no media"
+            raise SampleError(f"{names}: refused by the processor ({str(error).splitlines()[0]})") from error
+        ids = inputs["input_ids"][0].tolist()
+        blocks = self._blocks(ids, inputs, visuals)
+        return Prepared(
+            inputs=dict(inputs),
+            token_map=TokenMap(blocks=blocks, length=len(ids)),
+            spans=self.query_spans(sample, chat, ids),
+            frames=tuple(visual.frames for visual in visuals),
+        )
+
+    @property
+    def _group_size(self) -> int:
+        """Frames merged into one temporal group."""
+        return int(self.processor.video_processor.temporal_patch_size)
+
+    def _whole_group(self, clip: Visual) -> Visual:
+        """A clip of at least one temporal group: the processor refuses fewer frames, so the last one is repeated."""
+        missing = max(0, self._group_size - len(clip.pictures))
+        return _extended(clip, missing) if missing else clip
+
+    def _video_options(self, clips: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
+        # Lists of indices are made afresh: the processor appends its padding frames to the one it is given.
+        metadata = [
+            VideoMetadata(total_num_frames=clip.n_frames, fps=clip.fps, frames_indices=list(clip.frames))
+            for clip in clips
+        ]
+        options = {"do_sample_frames": False, "video_metadata": metadata, "input_data_format": "channels_first"}
+        return options | _budget(self.processor.video_processor, max_pixels)
+
+    def _blocks(
+        self, ids: Sequence[int], inputs: Mapping[str, Any], visuals: Sequence[Visual]
+    ) -> tuple[VisualBlock, ...]:
+        """The blocks in prompt order, from the grids and ids that the processor returned."""
+        image_runs = iter(runs_of(ids, self.processor.image_token_id))
+        video_runs = iter(runs_of(ids, self.processor.video_token_id))
+        image_grids = iter(_grids(inputs, "image_grid_thw"))
+        video_grids = iter(_grids(inputs, "video_grid_thw"))
+        blocks: list[VisualBlock] = []
+        for medium, visual in enumerate(visuals):
+            if visual.kind == "picture":
+                merge = int(self.processor.image_processor.merge_size)
+                blocks += self._medium_blocks(medium, visual, next(image_grids), merge, image_runs)
+            else:
+                merge = int(self.processor.video_processor.merge_size)
+                blocks += self._medium_blocks(medium, visual, next(video_grids), merge, video_runs)
+        spare = [*image_runs, *video_runs]
+        if spare:
+            raise RuntimeError(
+                f"{len(spare)} runs of visual tokens belong to no medium, first at position {spare[0][0]}"
+            )
+        return tuple(sorted(blocks, key=lambda block: block.start))
+
+    def _medium_blocks(
+        self, medium: int, visual: Visual, grid: tuple[int, int, int], merge: int, runs: Iterable[tuple[int, int]]
+    ) -> list[VisualBlock]:
+        """One block per temporal group of one medium; `grid` counts patches (groups, rows, columns) before merging."""
+        groups, rows, cols = grid[0], grid[1] // merge, grid[2] // merge
+        members = self._members(visual, groups)
+        width, height = visual.size
+        blocks = []
+        for group, (start, length) in zip(range(groups), runs, strict=False):
+            if length != rows * cols:
+                raise RuntimeError(
+                    f"{length} visual tokens at position {start}, the processor's grid has {rows} x {cols}"
+                )
+            merged = members[group]
+            seconds = (merged[0] + merged[-1]) / 2 / visual.fps if merged and visual.fps else None
+            blocks.append(
+                VisualBlock(
+                    medium=medium,
+                    start=start,
+                    rows=rows,
+                    cols=cols,
+                    row_stride=cols,
+                    scale_x=cols / width,
+                    scale_y=rows / height,
+                    frames=tuple(dict.fromkeys(merged)),
+                    seconds=seconds,
+                )
+            )
+        if len(blocks) != groups:
+            raise RuntimeError(f"{visual.path}: {groups} temporal groups, but only {len(blocks)} runs of visual tokens")
+        return blocks
+
+    def _members(self, visual: Visual, groups: int) -> list[tuple[int, ...]]:
+        """The native frames of each group; the last is filled up with its last frame. A picture: one empty group."""
+        if visual.kind == "picture":
+            if groups != 1:
+                raise RuntimeError(f"{visual.path}: a picture became {groups} temporal groups")
+            return [()]
+        size = self._group_size
+        frames = visual.frames + visual.frames[-1:] * (-len(visual.frames) % size)
+        if len(frames) != groups * size:
+            raise RuntimeError(f"{visual.path}: {len(visual.frames)} frames became {groups} groups of {size}")
+        return [frames[at : at + size] for at in range(0, len(frames), size)]
+
+
+def _extended(clip: Visual, missing: int) -> Visual:
+    pictures = clip.pictures + clip.pictures[-1:] * missing
+    return replace(clip, pictures=pictures, frames=clip.frames + clip.frames[-1:] * missing)
+
+
+def _frames_TCHW(clip: Visual) -> torch.Tensor:
+    """uint8 [frames, 3, height, width]; where a file changes its resolution, frames are resized to the first."""
+    pictures = [p if p.size == clip.size else p.resize(clip.size) for p in clip.pictures]
+    return torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).permute(0, 3, 1, 2).contiguous()
+
+
+def _budget(processor: Any, max_pixels: int | None) -> dict[str, Any]:
+    """The `size` option that caps pixels at `max_pixels`; the lower bound gives way when it lies above."""
+    if max_pixels is None:
+        return {}
+    return {"size": {"shortest_edge": min(processor.size["shortest_edge"], max_pixels), "longest_edge": max_pixels}}
+
+
+def _grids(inputs: Mapping[str, Any], name: str) -> list[tuple[int, int, int]]:
+    grid_M3 = inputs.get(name)
+    return [] if grid_M3 is None else [(int(t), int(h), int(w)) for t, h, w in grid_M3.tolist()]
