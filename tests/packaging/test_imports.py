@@ -12,15 +12,19 @@ import pytest
 
 import core_bench
 
-LIGHT = (
+LIGHT = [
     "core_bench",
+    "core_bench.board",
     "core_bench.cli",
     "core_bench.config",
-    "core_bench.registry",
+    "core_bench.errors",
     "core_bench.heads",
+    "core_bench.ram",
+    "core_bench.registry",
+    "core_bench.results",
+    "core_bench.schema",
     "core_bench.stats",
-)
-LIGHT += ("core_bench.results", "core_bench.board", "core_bench.ram", "core_bench.schema", "core_bench.errors")
+]
 NO_NUMPY = ("core_bench", "core_bench.cli", "core_bench.config", "core_bench.registry")
 
 
