@@ -20,6 +20,8 @@ def render_tables(record: JSON) -> str:
         lines += ["", _task_title(name, task)]
         if task["arms"]:
             lines.append(_arm_table(task["arms"]))
+        if any(arm.get("prefill") for arm in task["arms"].values()):
+            lines += ["", _prefill_table(task["arms"])]
         if record.get("ram") and name in record["ram"]["per_task"]:
             lines += _ram_lines(record["ram"]["per_task"][name])
     if record.get("ram") and len(record["ram"]["per_task"]) > 1:
@@ -76,7 +78,13 @@ def arm_heads(name: str, arm: JSON) -> int | None:
     plan = arm["draws"][0]["plan"] if arm.get("draws") else arm["plan"]
     if not plan:
         return None
-    return len(plan["full"]) if name.startswith("hybrid") else len(plan["off"])
+    return len(plan.get("full" if name.startswith("hybrid") else "off", []))
+
+
+def densities(plan: JSON) -> str:
+    """Shares of query heads and of KV heads that are read in full: 4.2%/8.3%."""
+    shares = (plan.get("query_head_density"), plan.get("kv_head_density"))
+    return "/".join("?" if share is None else f"{100 * share:.1f}%" for share in shares)
 
 
 def headline_metric(arm: JSON) -> tuple[str, JSON] | None:
@@ -124,57 +132,62 @@ def _task_title(name: str, task: JSON) -> str:
 
 
 def _arm_table(arms: dict[str, JSON]) -> str:
-    from tabulate import tabulate
-
     metric = next((found[0] for arm in arms.values() if (found := headline_metric(arm))), "score")
-    rows = [_arm_row(name, arm) for name, arm in arms.items()]
-    header = [
-        "arm",
-        "heads",
-        "density",
-        f"{metric} % [95%]",
-        "n",
-        "unp",
-        "fail",
-        "diff [95%]",
-        "prefill ms",
-        "speed-up [95%]",
-    ]
-    used = [i for i in range(len(header)) if i < 4 or any(row[i] != "-" for row in rows)]
-    table = [[row[i] for i in used] for row in rows]
-    return tabulate(table, headers=[header[i] for i in used], tablefmt="simple", disable_numparse=True)
+    header = ["arm", "heads", "q/kv full", f"{metric} % [95%]", "n", "unparsed", "failed", "difference [95%]"]
+    return _table(header, [_arm_row(name, arm) for name, arm in arms.items()])
 
 
 def _arm_row(name: str, arm: JSON) -> list[str]:
-    heads, plan, draws = arm_heads(name, arm), arm["plan"], arm.get("draws")
-    found = headline_metric(arm)
-    prefill = arm.get("prefill")
+    heads, found = arm_heads(name, arm), headline_metric(arm)
     return [
-        f"{name} x{len(draws)}" if draws else name,
+        _label(name, arm),
         "-" if heads is None else str(heads),
-        f"{100 * plan['query_head_density']:.0f}%/{100 * plan['kv_head_density']:.0f}%"
-        if name.startswith("hybrid")
-        else "-",
+        densities(arm["plan"]) if name.startswith("hybrid") else "-",
         percent(found[1]) if found else "-",
         str(arm["n_scored"]),
         str(arm["n_unparsed"]),
         str(arm["n_failed"]),
         points(arm.get("delta")),
-        f"{prefill['language_ms']['median']:.1f}" if prefill else "-",
-        times(prefill.get("speedup")) if prefill else "-",
     ]
 
 
-def _ram_lines(table: JSON) -> list[str]:
+def _prefill_table(arms: dict[str, JSON]) -> str:
+    """Times apart from scores: together they would not fit the width."""
+    header = ["arm", "prefill ms, median", "IQR", "vision ms", "n", "speed-up [95%]"]
+    timed = {name: arm for name, arm in arms.items() if arm.get("prefill")}
+    return _table(header, [[_label(name, arm), *_prefill_cells(arm["prefill"])] for name, arm in timed.items()])
+
+
+def _prefill_cells(prefill: JSON) -> list[str]:
+    language, vision = prefill["language_ms"], prefill["vision_ms"]
+    numbers = [f"{language['median']:.1f}", f"{language['iqr']:.1f}", "-" if vision is None else f"{vision:.1f}"]
+    return [*numbers, str(prefill["n"]), times(prefill.get("speedup"))]
+
+
+def _label(name: str, arm: JSON) -> str:
+    return f"{name} x{len(arm['draws'])}" if arm.get("draws") else name
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    """Rows under a header, without columns that say nothing."""
     from tabulate import tabulate
 
+    used = [i for i in range(len(header)) if any(row[i] != "-" for row in rows)]
+    cells = [[row[i] for i in used] for row in rows]
+    return tabulate(cells, headers=[header[i] for i in used], tablefmt="simple", disable_numparse=True)
+
+
+def _ram_lines(table: JSON) -> list[str]:
     order = leading_heads(table)
     half, n_heads = heads_with_half_of_mass(table)
     columns = ("ram", "stderr", "chance", "sink_corrected")
-    rows = [[layer, head, *(_cell(table[name][layer][head]) for name in columns)] for layer, head in order[:TOP_ROWS]]
+    rows = [
+        [str(layer), str(head), *(_cell(table[name][layer][head]) for name in columns)]
+        for layer, head in order[:TOP_ROWS]
+    ]
     return [
         f"leading heads by RAM, n {table['n']}; {half} of {n_heads} heads hold half of the summed RAM",
-        tabulate(rows, headers=["layer", "head", *columns], tablefmt="simple", disable_numparse=True),
+        _table(["layer", "head", *columns], rows),
     ]
 
 

@@ -129,6 +129,14 @@ class RamTable(Strict):
     sink_corrected: GridWithGaps
     n: Count
 
+    @model_validator(mode="after")
+    def _one_shape(self) -> RamTable:
+        grids: tuple[GridWithGaps, ...] = (self.stderr, self.sink_corrected)
+        sizes = {tuple(map(len, grid)) for grid in (self.ram, self.chance, *grids)}
+        if len(sizes) != 1 or not self.ram or len(set(map(len, self.ram))) != 1 or not self.ram[0]:
+            raise ValueError("ram, stderr, chance and sink_corrected must be grids of one shape")
+        return self
+
 
 class Ram(Strict):
     per_task: dict[str, RamTable]

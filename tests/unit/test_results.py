@@ -1,0 +1,379 @@
+"""Run folder (lock, settings, rows, record), the record built from rows, and the printed tables."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core_bench.errors import UserError
+from core_bench.heads import HeadPlan, HeadScores, HeadShape
+from core_bench.results import RunFolder, build_record, ram_record, render_tables, strip_times, verify_record
+from core_bench.runfolder import load_record, load_rows
+from core_bench.stats import ci95
+
+SHAPE = HeadShape(2, 4, 2)
+TASK = "core_demo_tiny"
+SETTINGS = {"model": "m", "window": 64, "arms": {"keep": ["10%"]}}
+HYBRID = HeadPlan.hybrid(SHAPE, [(0, 1)], window=16, sink=4).to_record()
+
+
+def row(number: int, arm: str = "dense", right: bool = True, draw: int | None = None, **changes: Any) -> dict[str, Any]:
+    base = {
+        "task": TASK, "id": f"s{number:02}", "cluster": f"c{number // 2}", "arm": arm, "draw": draw,
+        "prediction": "red", "target": "red", "scores": {"zeta": 0.5, "accuracy": float(right)}, "failure": None,
+        "unparsed": False, "tokens": {"prompt": 100 + number, "visual": 64}, "frames": [],
+        "times": {"language_ms": (10.0 if arm == "dense" else 4.0) + number / 10, "vision_ms": 3.0, "generate_ms": 9.0},
+    }  # fmt: skip
+    return base | changes
+
+
+def failed(number: int, arm: str) -> dict[str, Any]:
+    return row(number, arm, scores={}, failure="missing.png: no such file", prediction=None, times=None, tokens=None)
+
+
+def build(rows: list[dict[str, Any]], plans: dict[str, Any], baseline: str = "dense", **changes: Any) -> dict[str, Any]:
+    run = {
+        "id": "run-1", "model": "qwen3vl", "checkpoint": "bundled", "checkpoint_hash": "sha256:0123456789abcdef",
+        "mode": "hybrid" if baseline == "dense" else "ablate", "seed": 0, "command": "c", "settings": {"limit": None},
+    }  # fmt: skip
+    environment = {
+        "versions": {"torch": "2"}, "commit": None, "device": "cpu", "threads": 2, "dtype": "float32",
+        "attention": "sdpa",
+    }  # fmt: skip
+    arguments: dict[str, Any] = {
+        "run": run, "environment": environment, "rows": rows, "plans": {TASK: plans}, "headline": {TASK: "accuracy"},
+        "baseline": baseline, "complete": True,
+    }  # fmt: skip
+    return build_record(**(arguments | changes))
+
+
+def hybrid_rows() -> list[dict[str, Any]]:
+    rows = [row(i) for i in range(10)] + [row(i, "hybrid:10%", right=i != 3, unparsed=i == 3) for i in range(10)]
+    return [*rows, failed(10, "dense"), failed(10, "hybrid:10%"), row(11), failed(11, "hybrid:10%")]
+
+
+def hybrid_record() -> dict[str, Any]:
+    controls = {TASK: {"chance": 0.125, "image_blind": {"value": 0.1, "stderr": 0.02, "ci95": [0.05, 0.15], "n": 10}}}
+    return build(hybrid_rows(), {"dense": {}, "hybrid:10%": HYBRID}, controls=controls)
+
+
+# ---- run folder
+
+
+def test_a_new_folder_keeps_rows_and_resumes(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "run"
+    with RunFolder.open(out, SETTINGS) as run:
+        run.append(row(0))
+        run.append(row(0, "random:5%", draw=1))
+        assert not run.finished
+    with RunFolder.open(out, copy.deepcopy(SETTINGS)) as run:
+        assert run.rows == [row(0), row(0, "random:5%", draw=1)]
+        assert run.done == {(TASK, "s00", "dense", None), (TASK, "s00", "random:5%", 1)}
+        with pytest.raises(ValueError, match="there already"):
+            run.append(row(0))
+
+
+def test_a_busy_folder_is_refused_and_freed_on_close(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with RunFolder.open(out, SETTINGS), pytest.raises(UserError, match=f"--out {out}: another process") as error:
+        RunFolder.open(out, SETTINGS)
+    assert "\n" not in str(error.value)
+    RunFolder.open(out, SETTINGS).close()
+
+
+def test_other_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", SETTINGS).close()
+    other = {"model": "m", "window": True, "arms": {"keep": ["5%"]}, "seed": 1}
+    with pytest.raises(UserError) as error:
+        RunFolder.open(tmp_path / "run", other)
+    message = str(error.value)
+    assert "window: 64 there, true now" in message
+    assert 'arms.keep: ["10%"] there, ["5%"] now' in message
+    assert "seed: unset there, 1 now" in message
+    assert "model" not in message
+    RunFolder.open(tmp_path / "run", SETTINGS).close()  # the refusal left no lock behind
+
+
+def test_true_is_not_one_and_tuples_are_lists(tmp_path: Path) -> None:
+    RunFolder.open(tmp_path / "run", {"a": (1, 2)}).close()
+    RunFolder.open(tmp_path / "run", {"a": [1, 2]}).close()
+    with pytest.raises(UserError, match=r"a: \[1, 2\] there"):
+        RunFolder.open(tmp_path / "run", {"a": [True, 2]})
+
+
+def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_text("x")
+    with pytest.raises(UserError, match=r"holds photo\.jpg"):
+        RunFolder.open(tmp_path, SETTINGS)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.jpg"]
+    with pytest.raises(UserError, match="got a file"):
+        RunFolder.open(tmp_path / "photo.jpg", SETTINGS)
+    with pytest.raises(UserError, match="cannot be written"):
+        RunFolder.open(tmp_path / "photo.jpg" / "run", SETTINGS)
+
+
+def test_a_kill_before_the_settings_leaves_a_folder_that_opens(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    (tmp_path / ".settings.json.tmp").write_text('{"mod')
+    RunFolder.open(tmp_path, SETTINGS).close()
+
+
+@pytest.mark.parametrize("tail", ['{"task": "core_demo', '{"task": 1}', "\0\0\0"])
+def test_a_line_without_an_end_is_dropped(tmp_path: Path, tail: str) -> None:
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        run.append(row(0))
+    samples = tmp_path / "run" / "samples.jsonl"
+    whole = samples.read_bytes()
+    samples.write_bytes(whole + tail.encode())
+    assert load_rows(samples) == [row(0)]
+    assert samples.read_bytes() == whole + tail.encode()  # reading alone changes nothing
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        assert samples.read_bytes() == whole
+        run.append(row(1))
+    assert load_rows(samples) == [row(0), row(1)]
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [("{]", "damaged row"), ('{"task": "t"}', "id: Field required"), ("", "damaged row"), ("NaN", "NaN is not JSON")],
+)
+def test_damage_in_the_middle_names_file_and_line(tmp_path: Path, damage: str, why: str) -> None:
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text("\n".join([json.dumps(row(0)), damage, json.dumps(row(1))]) + "\n")
+    with pytest.raises(UserError, match=rf"samples\.jsonl:2: .*{why}"):
+        load_rows(samples)
+
+
+def test_a_row_written_twice_names_file_and_line(tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text(f"{json.dumps(row(0))}\n{json.dumps(row(0))}\n")
+    with pytest.raises(UserError, match=r"samples\.jsonl:2: .*twice"):
+        load_rows(samples)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"scores": {"accuracy": math.nan}}, "not JSON compliant"),
+        ({"target": math.inf}, "not JSON compliant"),
+        ({"unknown": 1}, "unknown: Extra"),
+        ({"draw": "0"}, "draw"),
+        ({"failure": "why", "scores": {"accuracy": 0.0}}, "a failed sample has no scores"),
+        ({"target": Path("x")}, "not JSON"),
+    ],
+)
+def test_bad_rows_are_not_written(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        with pytest.raises(ValueError, match=field):
+            run.append(row(0, **changes))
+        assert run.rows == []
+        assert (tmp_path / "run" / "samples.jsonl").read_bytes() == b""
+
+
+def test_a_line_break_in_an_answer_stays_in_one_line(tmp_path: Path) -> None:
+    odd = row(0, prediction="a\nb\u2028c\x85\U0001f600")
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        run.append(odd)
+    assert load_rows(tmp_path / "run" / "samples.jsonl") == [odd]
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    real = os.write
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        run.append(row(0))
+        monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:7]))
+        with pytest.raises(UserError, match="disk is full"):
+            run.append(row(1))
+        monkeypatch.undo()
+        run.append(row(1))
+    assert load_rows(tmp_path / "run" / "samples.jsonl") == [row(0), row(1)]
+
+
+def test_the_record_is_checked_and_says_whether_the_run_is_finished(tmp_path: Path) -> None:
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        bad = hybrid_record()
+        bad["tasks"][TASK]["arms"]["dense"]["n_scored"] = -1
+        with pytest.raises(ValueError, match=rf"tasks\.{TASK}\.arms\.dense\.n_scored: .*got -1"):
+            run.write_record(bad)
+        assert run.record is None
+        run.write_record(build(hybrid_rows(), {"dense": {}, "hybrid:10%": HYBRID}, complete=False))
+        assert not run.finished
+        run.write_record(hybrid_record())
+        assert run.finished
+        assert run.record == hybrid_record()
+    (tmp_path / "run" / "record.json").write_text("{")
+    with pytest.raises(UserError, match=r"record\.json: not a valid record"):
+        load_record(tmp_path / "run" / "record.json")
+
+
+# ---- record
+
+
+def test_record_counts_scores_and_puts_the_headline_first() -> None:
+    record = hybrid_record()
+    task = record["tasks"][TASK]
+    dense, hybrid = task["arms"]["dense"], task["arms"]["hybrid:10%"]
+    assert (task["n"], task["n_failed"]) == (12, 2)
+    assert task["tokens"] == {"prompt_median": statistics.median([*range(100, 110), 111]), "visual_median": 64}
+    assert [dense[f"n_{kind}"] for kind in ("scored", "unparsed", "failed")] == [11, 0, 1]
+    assert [hybrid[f"n_{kind}"] for kind in ("scored", "unparsed", "failed")] == [10, 1, 2]
+    assert list(hybrid["metrics"]) == ["accuracy", "zeta"]
+    assert hybrid["metrics"]["accuracy"]["value"] == pytest.approx(0.9)  # the failed ones are not wrong answers
+    values = [float(i != 3) for i in range(10)]
+    assert hybrid["metrics"]["accuracy"]["ci95"] == list(ci95(values, [i // 2 for i in range(10)]) or ())
+    assert "delta" not in dense
+    assert hybrid["delta"]["value"] == pytest.approx(-0.1)
+    assert (hybrid["delta"]["n"], hybrid["delta"]["metric"]) == (10, "accuracy")
+
+
+def test_record_times_and_speedup_are_paired() -> None:
+    arms = hybrid_record()["tasks"][TASK]["arms"]
+    prefill = arms["hybrid:10%"]["prefill"]
+    assert (prefill["n"], prefill["vision_ms"]) == (10, 3.0)
+    assert prefill["language_ms"]["median"] == pytest.approx(4.45)
+    assert prefill["speedup"]["value"] == pytest.approx(10.45 / 4.45)  # dense has an eleventh sample
+    assert prefill["speedup"]["n"] == 10
+    assert "speedup" not in arms["dense"]["prefill"]
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    plans = {"dense": {}, "hybrid:10%": HYBRID}
+    rows = hybrid_rows()
+    random.Random(1).shuffle(rows)
+    assert json.dumps(build(rows, plans)) == json.dumps(build(hybrid_rows(), plans))
+
+
+def test_random_arms_average_over_draws() -> None:
+    draws = [HeadPlan.ablation(SHAPE, [(0, i)]).to_record() | {"displaced": i} for i in range(3)]
+    rows = [row(i, "none", times=None) for i in range(4)]
+    rows += [row(i, "random:5%", right=(i + d) % 4 != 0, draw=d, times=None) for i in range(4) for d in range(3)]
+    rows[-1] |= {"scores": {}, "failure": "too long"}
+    record = build(rows, {"none": {}, "random:5%": {"draws": draws}}, baseline="none")
+    arm = record["tasks"][TASK]["arms"]["random:5%"]
+    assert [draw["plan"] for draw in arm["draws"]] == draws
+    by_draw = [draw["metrics"]["accuracy"]["value"] for draw in arm["draws"]]
+    assert by_draw == pytest.approx([3 / 4, 3 / 4, 2 / 3])
+    assert arm["draw_sd"] == pytest.approx(statistics.stdev(by_draw))
+    assert (arm["n_scored"], arm["n_failed"]) == (11, 1)
+    assert arm["metrics"]["accuracy"]["value"] == pytest.approx(statistics.mean([2 / 3, 1, 2 / 3, 1 / 2]))
+    assert arm["metrics"]["accuracy"]["n"] == 4
+    assert arm["delta"]["value"] == pytest.approx(arm["metrics"]["accuracy"]["value"] - 1)
+    assert "prefill" not in arm
+    verify_record(record, rows)
+
+
+def test_an_arm_with_nothing_but_failures_has_no_score() -> None:
+    record = build([failed(0, "dense"), failed(0, "hybrid:10%")], {"dense": {}, "hybrid:10%": HYBRID})
+    task = record["tasks"][TASK]
+    assert task["arms"]["hybrid:10%"]["metrics"] == {}
+    assert (task["n"], task["n_failed"], task["tokens"]) == (1, 1, None)
+    assert "delta" not in task["arms"]["hybrid:10%"]
+    assert "-" in render_tables(record)
+
+
+def test_rows_without_a_plan_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"hybrid:10%.*no plan"):
+        build(hybrid_rows(), {"dense": {}})
+
+
+def test_strip_times_removes_times_alone() -> None:
+    slow = hybrid_rows()
+    for line in slow:
+        if line["times"]:
+            line["times"] = {"language_ms": 99.0, "vision_ms": 1.0, "generate_ms": 2.0}
+    plans = {"dense": {}, "hybrid:10%": HYBRID}
+    assert build(slow, plans) != build(hybrid_rows(), plans)
+    assert strip_times(build(slow, plans)) == strip_times(build(hybrid_rows(), plans))
+    slow[0]["scores"] = {"accuracy": 0.0}
+    assert strip_times(build(slow, plans)) != strip_times(build(hybrid_rows(), plans))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "n",
+        "arms.dense.metrics.accuracy.value",
+        "arms.hybrid:10%.delta.value",
+        "arms.hybrid:10%.prefill.speedup.value",
+    ],
+)
+def test_a_record_that_does_not_follow_from_its_rows_is_caught(path: str) -> None:
+    record = hybrid_record()
+    verify_record(record, hybrid_rows())
+    place = record["tasks"][TASK]
+    *above, last = path.split(".")
+    for key in above:
+        place = place[key]
+    place[last] += 1
+    with pytest.raises(ValueError, match=f"tasks.{TASK}.{path}: does not follow"):
+        verify_record(record, hybrid_rows())
+
+
+def detect_record() -> dict[str, Any]:
+    ram = np.array([[0.1, 0.9, 0.2, 0.0], [0.1, 0.1, 0.1, 0.1]])
+    table = HeadScores(
+        ram=ram, stderr=np.full((2, 4), math.nan), chance=np.full((2, 4), 0.05), sink_corrected=ram - 0.01, n=2
+    )
+    grid = ram.tolist()
+    rows = [row(i, "detect", scores={}, ram=grid, placebo=None, chance=0.05, times=None) for i in range(2)]
+    return build(rows, {}, ram=ram_record({TASK: table}, table), baseline="none")
+
+
+def test_detection_records_hold_tables_without_nan() -> None:
+    record = detect_record()
+    table = record["ram"]["per_task"][TASK]
+    assert table["ram"][0][1] == 0.9
+    assert table["stderr"] == [[None] * 4] * 2
+    assert record["tasks"][TASK]["n"] == 2
+    assert record["tasks"][TASK]["arms"] == {}
+    json.dumps(record, allow_nan=False)
+
+
+# ---- tables
+
+
+def test_tables_show_every_number_with_its_company() -> None:
+    text = render_tables(hybrid_record())
+    scores, prefill = (line for line in text.splitlines() if line.startswith("hybrid:10%"))
+    for part in (" 1 ", " 12.5%/25.0% ", " 90.0 [", " 10 ", " 2 ", " -10.0 ["):
+        assert part in scores
+    for part in (" 4.5 ", " 0.5 ", " 3.0 ", " 10 ", " 2.35x ["):
+        assert part in prefill
+    assert "chance 12.5" in text
+    assert "image-blind 10.0 [5.0, 15.0]" in text
+    assert "NOTE" not in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_speedup_that_may_be_none_is_flagged() -> None:
+    rows = [row(i) for i in range(10)]
+    rows += [row(i, "hybrid:10%", times={"language_ms": 10.0 + (i * 7 % 10) / 10}) for i in range(10)]
+    assert "(none)" in render_tables(build(rows, {"dense": {}, "hybrid:10%": HYBRID}))
+    assert "(none)" not in render_tables(hybrid_record())
+
+
+def test_partial_runs_and_overlap_are_flagged() -> None:
+    record = hybrid_record()
+    record["run"]["settings"] = {"limit": 3, "allow_overlap": True}
+    record["run"]["complete"] = False
+    record["run"]["heads"] = {"where": "x", "checkpoint_hash": None, "note": "heads of another checkpoint"}
+    text = render_tables(record)
+    for part in ("partial: limit 3", "partial: unfinished", "--allow-overlap", "NOTE: heads of another checkpoint"):
+        assert part in text
+
+
+def test_detection_tables_lead_with_the_best_head() -> None:
+    lines = render_tables(detect_record()).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("---")) + 1
+    assert lines[first].split() == ["0", "1", "0.9000", "0.0500", "0.8900"]  # no error to show
+    assert any("1 of 8 heads hold half" in line for line in lines)
