@@ -1,0 +1,181 @@
+"""Rows of a task: from a JSONL file, from a generated data set, or from a Hugging Face data set."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core_bench.errors import UserError
+from core_bench.taskfile import YamlMap
+
+_JSON_SUFFIXES = (".jsonl", ".json")
+_HUB_OPTIONS = ("revision", "data_dir", "data_files", "token", "trust_remote_code")
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot even be read, with the reason."""
+
+    reason: str
+
+
+Doc = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`docs` in file order; relative media paths in them start at `base`. `where` names the source in messages."""
+
+    docs: list[Doc | BadRow]
+    base: Path
+    where: str
+
+
+def source_kind(keys: YamlMap, core: YamlMap) -> str:
+    """generated, local (files on this machine) or hub."""
+    if core.get("generator"):
+        return "generated"
+    path = str(keys["dataset_path"])
+    is_local = path == "json" or path.endswith(_JSON_SUFFIXES) or _beside(keys, path).exists()
+    return "local" if is_local else "hub"
+
+
+def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None) -> Rows:
+    """All rows of one split. UserError for a source that is missing, unreadable or empty."""
+    if core.get("generator"):
+        from core_bench.bundled.generate import ensure
+
+        folder = ensure(core["generator"], split, Path(data_dir) if data_dir else None)
+        return _from_json([folder / "annotations.jsonl"], folder, f"generated {core['generator']}, split {split}")
+    path = str(keys["dataset_path"])
+    files = _json_files(keys, path, split)
+    if files is None:
+        return _from_hub(keys, path, split, Path(data_dir) if data_dir else None)
+    base = Path(data_dir) if data_dir else files[0].parent
+    return _from_json(files, base, f"{files[0]}")
+
+
+def _beside(keys: YamlMap, path: str, key: str = "dataset_path") -> Path:
+    """A path of the YAML file: relative ones start at the file where the key stands."""
+    return keys.place(key).path.parent / Path(path).expanduser()
+
+
+def _json_files(keys: YamlMap, path: str, split: str) -> list[Path] | None:
+    if path.endswith(_JSON_SUFFIXES):
+        return [_beside(keys, path)]
+    if path != "json":
+        return None
+    place = keys.place("dataset_path")
+    data_files = (keys.get("dataset_kwargs") or {}).get("data_files")
+    if isinstance(data_files, dict):
+        if split not in data_files:
+            raise UserError(f"{place}: split {split!r}: expected one of {', '.join(data_files)} (data_files)")
+        data_files = data_files[split]
+    names: list[Any] = data_files if isinstance(data_files, list) else [data_files]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{place}: dataset_kwargs.data_files: expected file names, got {data_files!r}")
+    return [_beside(keys, name, "dataset_kwargs") for name in names]
+
+
+def _from_json(files: list[Path], base: Path, where: str) -> Rows:
+    docs: list[Doc | BadRow] = []
+    for file in files:
+        try:
+            text = file.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise UserError(f"dataset_path: expected a readable file, got {file}: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start}") from None
+        docs += _json_array(text, file) if text.lstrip().startswith("[") else list(_json_lines(text, file))
+    return Rows(docs, base, where)
+
+
+def _json_array(text: str, file: Path) -> list[Doc | BadRow]:
+    try:
+        found = json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise UserError(f"dataset_path: expected a JSON array of rows, got {file}: {error}") from None
+    return [_row(doc, f"{file}, row {number}") for number, doc in enumerate(found, start=1)]
+
+
+def _json_lines(text: str, file: Path) -> Iterator[Doc | BadRow]:
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            try:
+                yield _row(json.loads(line, parse_constant=_no_constant), f"{file}:{number}")
+            except ValueError as error:
+                yield BadRow(f"{file}:{number}: not JSON: {error}")
+
+
+def _row(doc: Any, where: str) -> Doc | BadRow:
+    return doc if isinstance(doc, dict) else BadRow(f"{where}: expected a JSON object, got {type(doc).__name__}")
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None) -> Rows:
+    import datasets
+
+    options = dict(keys.get("dataset_kwargs") or {})
+    place = keys.place("dataset_kwargs") if options else keys.place("dataset_path")
+    unknown = [name for name in options if name not in _HUB_OPTIONS]
+    if unknown:
+        raise UserError(f"{place}: dataset_kwargs: expected {', '.join(_HUB_OPTIONS[:-1])}, got {unknown[0]!r}")
+    if options.pop("trust_remote_code", False):
+        raise UserError(f"{place}: dataset_kwargs.trust_remote_code: code of a data set is never run")
+    folder = _beside(keys, path)
+    name = str(folder) if folder.exists() else path
+    try:
+        table = datasets.load_dataset(name, keys.get("dataset_name"), split=split, **options)
+        if keys.get("process_docs") is not None:
+            table = keys["process_docs"].resolve()(table)
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{place}: cannot load the data set {path!r}, split {split!r}: {reason}") from error
+    docs: list[Doc | BadRow] = [_store_media(dict(row)) for row in _undecoded(table)]
+    return Rows(docs, data_dir or folder if folder.is_dir() else data_dir or Path(), f"{path}, split {split}")
+
+
+def _undecoded(table: Any) -> Any:
+    """The table with media columns as {bytes, path}: the files' own bytes, not decoded arrays."""
+    import datasets
+
+    kinds = (datasets.Image, datasets.Video, datasets.Audio)
+    for column, feature in table.features.items():
+        inner = getattr(feature, "feature", None)
+        if isinstance(feature, kinds):
+            table = table.cast_column(column, type(feature)(decode=False))
+        elif isinstance(inner, kinds):
+            table = table.cast_column(column, datasets.List(type(inner)(decode=False)))
+    return table
+
+
+def _store_media(doc: Doc) -> Doc:
+    """Replace each {bytes, path} cell by the path of a file with these bytes (in the user's cache folder)."""
+    return {column: _stored(cell) for column, cell in doc.items()}
+
+
+def _stored(cell: Any) -> Any:
+    if isinstance(cell, list):
+        return [_stored(item) for item in cell]
+    if not isinstance(cell, dict) or set(cell) != {"bytes", "path"}:
+        return cell
+    content, path = cell["bytes"], cell["path"]
+    if content is None:
+        return path
+    from core_bench.headtables import cache_dir
+
+    folder = cache_dir() / "media"
+    file = folder / (hashlib.sha256(content).hexdigest()[:32] + Path(path or "").suffix)
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f"{file.name}.{id(cell)}.tmp")
+        draft.write_bytes(content)
+        draft.replace(file)
+    return str(file.resolve())

@@ -1,0 +1,202 @@
+"""A task: a checked YAML file that turns rows into samples and predictions into scores."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from core_bench.errors import SampleError, UserError
+from core_bench.metrics import METRICS, Score, target_letter
+from core_bench.schema import Sample
+from core_bench.taskcheck import check_task
+from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, lettered, media_of, value_of
+from core_bench.taskfile import FunctionRef, YamlMap, read_task_file
+from core_bench.tasksource import BadRow, Doc, read_rows, source_kind
+
+DEFAULT_MAX_NEW_TOKENS = 64
+# Besides the metrics, `process_results` may return this key: 1 where no answer could be read.
+UNPARSED = "unparsed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedSample:
+    """A row that could not become a sample: a recorded failure with its reason."""
+
+    id: str
+    cluster: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TaskSpec:
+    """One task. `keys` are the YAML's, `core` those under metadata.core_bench; both are checked."""
+
+    name: str
+    path: Path
+    keys: YamlMap
+    core: YamlMap
+
+    @classmethod
+    def from_file(cls, path: Path) -> TaskSpec:
+        """Read and check a task file; functions it names are not imported. UserError names file and line."""
+        keys = read_task_file(path)
+        core = (keys.get("metadata") or {}).get("core_bench") or YamlMap()
+        check_task(keys, core, path)
+        return cls(name=keys["task"], path=path, keys=keys, core=core)
+
+    @property
+    def kind(self) -> str:
+        """generated, local or hub"""
+        return source_kind(self.keys, self.core)
+
+    @property
+    def generated(self) -> bool:
+        return bool(self.core.get("generator"))
+
+    @property
+    def dataset(self) -> str:
+        return str(self.core.get("generator") or self.keys["dataset_path"])
+
+    @property
+    def default_for(self) -> tuple[str, ...]:
+        return tuple(self.core.get("default_for") or ())
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics that `score` gives."""
+        listed = [entry["metric"] for entry in self.keys.get("metric_list") or []]
+        fallback = "accuracy" if self._choices is not None else "exact_match"
+        return tuple(name for name in listed if name != UNPARSED) or (fallback,)
+
+    @property
+    def headline(self) -> str:
+        return str(self.core.get("headline") or self.metrics[0])
+
+    @property
+    def chance(self) -> float | None:
+        """What guessing scores on the headline metric, where the task says."""
+        return None if self.core.get("chance") is None else float(self.core["chance"])
+
+    @property
+    def generation_kwargs(self) -> dict[str, Any]:
+        return {"max_new_tokens": DEFAULT_MAX_NEW_TOKENS, **(self.keys.get("generation_kwargs") or {})}
+
+    @property
+    def max_new_tokens(self) -> int:
+        return int(self.generation_kwargs["max_new_tokens"])
+
+    @property
+    def _choices(self) -> Any:
+        return self.core.get("choices", self.keys.get("doc_to_choice"))
+
+    def split_for(self, mode: str) -> str:
+        """metadata.core_bench.splits of the mode, else test_split, else "test"."""
+        splits = self.core.get("splits") or {}
+        return str(splits.get(mode, self.keys.get("test_split", "test")))
+
+    def samples(
+        self, split: str, *, data_dir: str | None = None, limit: int | None = None
+    ) -> list[Sample | FailedSample]:
+        """The first `limit` samples of a split, in file order; rows that are not as they should be are failures.
+
+        UserError for an unknown or empty split and for an id that is given twice.
+        """
+        rows = read_rows(self.keys, self.core, split, data_dir)
+        if not rows.docs:
+            raise UserError(f"{self.path}: task {self.name}: no rows in {rows.where}")
+        found = [self._sample(doc, number, rows.base) for number, doc in enumerate(rows.docs[:limit], start=1)]
+        for name, times in Counter(sample.id for sample in found).items():
+            if times > 1:
+                raise UserError(f"{rows.where}: id {name!r} is given {times} times: expected one row for each id")
+        return found
+
+    def score(self, sample: Sample, prediction: str) -> Score:
+        """Score what the model said, cut at the task's `until` strings."""
+        for stop in self._stops():
+            prediction = prediction.partition(stop)[0]
+        function = self.keys.get("process_results")
+        if function is not None:
+            result = function.resolve()(dict(sample.doc), [prediction])
+            return self._checked(result, function)
+        values = {name: METRICS[name](prediction, sample.target, sample.choices) for name in self.metrics}
+        return Score(
+            scores={name: value for name, (value, _) in values.items()},
+            unparsed=any(unparsed for _, unparsed in values.values()),
+        )
+
+    def _stops(self) -> list[str]:
+        until = self.generation_kwargs.get("until") or []
+        return [until] if isinstance(until, str) else list(until)
+
+    def _checked(self, result: Any, function: FunctionRef) -> Score:
+        expected = f"{function.place}: process_results: expected a dict with {', '.join(self.metrics)}"
+        if not isinstance(result, dict):
+            raise UserError(f"{expected}, got {type(result).__name__}")
+        missing = [name for name in self.metrics if name not in result]
+        if missing:
+            raise UserError(f"{expected}, got {', '.join(map(str, result)) or 'an empty one'}")
+        for name in self.metrics:
+            if not isinstance(result[name], int | float) or not math.isfinite(result[name]):
+                raise UserError(f"{function.place}: process_results: {name}: expected a number, got {result[name]!r}")
+        scores = {name: float(result[name]) for name in self.metrics}
+        return Score(scores=scores, unparsed=bool(result.get(UNPARSED, False)))
+
+    def _sample(self, doc: Doc | BadRow, number: int, base: Path) -> Sample | FailedSample:
+        name, cluster = f"row {number}", ""
+        if isinstance(doc, BadRow):
+            return FailedSample(id=name, cluster=cluster, reason=doc.reason)
+        try:
+            name = self._id(doc, name)
+            media, first = media_of(self.core.get("media"), doc, base)
+            cluster = first
+            if self.core.get("cluster") is not None:
+                cluster = as_text(value_of(self.core["cluster"], doc, "cluster"), "cluster")
+            choices = choices_of(self._choices, doc)
+            target = value_of(self.keys.get("doc_to_target", "answer"), doc, "doc_to_target")
+            if choices and "process_results" not in self.keys:
+                target_letter(target, choices)  # an answer that is no option could never be right
+            return Sample(
+                task=self.name,
+                id=name,
+                cluster=cluster,
+                media=media,
+                **self._texts(doc, choices),
+                target=target,
+                choices=choices,
+                evidence=evidence_of(self.core.get("evidence"), doc, len(media)),
+                doc=doc,
+            )
+        except SampleError as error:
+            return FailedSample(id=name, cluster=cluster, reason=" ".join(str(error).split()))
+
+    def _id(self, doc: Doc, fallback: str) -> str:
+        """The id of a row; rows without an `id` column are named by their number."""
+        if "id" not in self.core and doc.get("id") is None:
+            return fallback
+        return as_text(value_of(self.core.get("id", "id"), doc, "id"), "id").strip()
+
+    def _texts(self, doc: Doc, choices: tuple[str, ...]) -> dict[str, Any]:
+        specific = (self.keys.get("lmms_eval_specific_kwargs") or {}).get("default") or {}
+        row = {"options": lettered(choices), **doc} if choices else doc
+        source = self.keys.get("doc_to_text", "question")
+        prompt = as_text(value_of(source, row, "doc_to_text", lmms_eval_specific_kwargs=specific), "doc_to_text")
+        texts: dict[str, Any] = {"prompt": prompt, "question": prompt}
+        for key, whole in (("question", "prompt"), ("phrase", "question")):
+            if self.core.get(key) is not None:
+                texts[key] = as_text(value_of(self.core[key], doc, key), key)
+                if texts[key] not in texts[whole]:
+                    raise SampleError(f"{key}: expected a part of the {whole}, got {texts[key]!r}")
+        for key in ("system", "prime"):
+            if self.core.get(key) is not None:
+                texts[key] = _literal(self.core[key], doc, key)
+        return texts
+
+
+def _literal(source: Any, doc: Doc, what: str) -> str:
+    """Text of the YAML with {column} filled in, or a function's; a bare word is text here, no column."""
+    if isinstance(source, FunctionRef):
+        return str(call(source, doc, what))
+    return fill(source, doc, what)
