@@ -204,6 +204,16 @@ def test_short_layer_borrows_from_the_nearest_with_heads_to_spare() -> None:
         assert layer_counts(draw.heads, 4) == [0, 1, 4, 2]
 
 
+def test_nearest_layer_is_by_distance_then_the_lower() -> None:
+    ram = np.zeros((5, 3))
+    ram[2] = 0.9
+    assert layer_counts(random_controls(scores_of(ram), 2)[0].heads, 5) == [0, 1, 1, 0, 0]
+    ram[1, :2] = 0.8
+    for draw in random_controls(scores_of(ram), 5):
+        assert layer_counts(draw.heads, 5) == [1, 1, 0, 3, 0]
+        assert draw.displaced == 4
+
+
 def test_all_draws_when_fewer_than_five_exist() -> None:
     ram = np.array([[0.9, 0.0, 0.0, 0.0]])
     draws = random_controls(scores_of(ram), 1, n_draws=5, seed=1)
