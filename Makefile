@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
-PIP := $(BIN) -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+PIP := $(BIN) -m pip install --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: run test test-slow test-all check clean
 
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Setting up $(VENV) (once; torch is a large download)"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) torch torchvision
-	@$(PIP) --editable '.[dev]'
+	@$(PIP) --quiet --editable '.[dev]'
 	@touch $(STAMP)
 
 clean:
