@@ -26,11 +26,12 @@ def attention_mass(
     scale: float | None = None,
     impl: str = "rows",
 ) -> Tensor:
-    """Softmax mass of each query on each key set, float32 [B, H, R, S]; softmax over all keys j with start_b <= j <= rows_R[r].
+    """Softmax mass of each query on each key set, float32 [B, H, R, S].
 
-    `q_BHRD` holds only the queries asked for, and `rows_R` their positions among the M keys; both q and k as attention sees
-    them (after norms and rotary embedding). `sets_SM` is bool. A query before start_b sees nothing: mass 0.
-    Query head h reads KV head `h // (H / K)`. Memory O(H x R x M). Raises ValueError naming the argument.
+    The softmax runs over all keys j with start_b <= j <= rows_R[r]. `q_BHRD` holds only the queries asked for, and
+    `rows_R` their positions among the M keys; both q and k as attention sees them (after norms and rotary embedding).
+    `sets_SM` is bool. A query before start_b sees nothing: mass 0. Query head h reads KV head `h // (H / K)`. Memory
+    O(H x R x M). Raises ValueError naming the argument.
     """
     if impl not in IMPLEMENTATIONS:
         raise ValueError(f"impl: expected one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")

@@ -29,7 +29,7 @@ def hybrid_attention(
     scale: float | None = None,
     impl: str = "sdpa",
 ) -> Tensor:
-    """Causal attention in which query head h of mode `modes[h]` sees what that mode allows; returns [B, H, N, D] in q's dtype.
+    """Causal attention in which each query head sees what its mode allows; returns [B, H, N, D] in q's dtype.
 
     The N queries are the last N of the M keys. Query i of row b sees key j iff `start_b <= j <= i` and, by mode,
     - "full": nothing else;

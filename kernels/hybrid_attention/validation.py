@@ -14,7 +14,7 @@ MODES = ("full", "stream", "off", "blind")
 
 
 def check_qkv(q_BHND: Tensor, k_BKMD: Tensor, v_BKMD: Tensor) -> None:
-    """Shapes, dtypes and devices fit, query heads are a multiple of KV heads, and there are no more queries than keys."""
+    """Shapes, dtypes and devices fit; query heads are a multiple of KV heads; there are no more queries than keys."""
     for name, x in (("q_BHND", q_BHND), ("k_BKMD", k_BKMD), ("v_BKMD", v_BKMD)):
         if x.ndim != 4:
             raise ValueError(f"{name}: expected 4 dimensions, got shape {tuple(x.shape)}")
@@ -52,7 +52,7 @@ def check_modes(
 
 
 def check_starts(start_B: Tensor | Sequence[int] | None, batch: int, n_keys: int) -> tuple[int, ...]:
-    """First real key of each row as ints in [0, n_keys]; None means 0 everywhere. A tensor on a device is copied to the host."""
+    """First real key of each row as ints in [0, n_keys]; None means 0 everywhere. A tensor is copied to the host."""
     if start_B is None:
         return (0,) * batch
     starts = tuple(int(s) for s in (start_B.tolist() if isinstance(start_B, Tensor) else start_B))

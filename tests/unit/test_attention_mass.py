@@ -38,7 +38,7 @@ def test_rows_equal_the_reference(data: st.DataObject) -> None:
     q = torch.randn(B, K * group, len(rows), 8, generator=g).to(dtype)
     k = torch.randn(B, K, M, 8, generator=g).to(dtype)
     sets = torch.rand(3, M, generator=g) < 0.4
-    kwargs: dict[str, Any] = dict(rows_R=rows, sets_SM=sets, start_B=start)
+    kwargs: dict[str, Any] = {"rows_R": rows, "sets_SM": sets, "start_B": start}
     fast = attention_mass(q, k, impl="rows", **kwargs)
     torch.testing.assert_close(fast, attention_mass(q, k, impl="reference", **kwargs), rtol=0, atol=2e-6)
     for b in range(B):
@@ -87,6 +87,6 @@ def test_memory_follows_the_rows_not_the_square() -> None:
     ],
 )
 def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    kwargs: dict[str, Any] = dict(rows_R=[0, 8], sets_SM=torch.zeros(1, 9, dtype=torch.bool)) | change
+    kwargs: dict[str, Any] = {"rows_R": [0, 8], "sets_SM": torch.zeros(1, 9, dtype=torch.bool)} | change
     with pytest.raises(ValueError, match=message):
         attention_mass(torch.zeros(1, 4, 2, 8), torch.zeros(1, 2, 9, 8), **kwargs)

@@ -121,7 +121,12 @@ def test_blocks_split_over_several_calls_give_the_same(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("N", [600, 1])
 def test_bfloat16_is_as_close_to_float64_as_the_reference_is(N: int) -> None:
     qkv = draw_qkv(2, 28, 4, N, 600, dtype=torch.bfloat16)
-    kwargs: dict[str, Any] = dict(modes=["full", "stream", "stream", "off"] * 7, window=64, sink=4, start_B=[0, 77])
+    kwargs: dict[str, Any] = {
+        "modes": ["full", "stream", "stream", "off"] * 7,
+        "window": 64,
+        "sink": 4,
+        "start_B": [0, 77],
+    }
     fast, exact = both(qkv, **kwargs)
     rounded = hybrid_attention(*qkv, impl="reference", **kwargs)
     assert fast.dtype == torch.bfloat16
@@ -141,9 +146,13 @@ def test_each_query_head_reads_its_own_kv_head_in_a_group_of_seven(impl: str) ->
 @pytest.mark.parametrize("mode", ["full", "stream", "blind"])
 def test_no_future_token_leaks(impl: str, mode: str) -> None:
     q, k, v = draw_qkv(1, 4, 2, 200, 200)
-    kwargs: dict[str, Any] = dict(
-        modes=[mode] * 4, window=16, sink=4, visual_BM=torch.arange(200)[None] % 3 == 0, impl=impl
-    )
+    kwargs: dict[str, Any] = {
+        "modes": [mode] * 4,
+        "window": 16,
+        "sink": 4,
+        "visual_BM": torch.arange(200)[None] % 3 == 0,
+        "impl": impl,
+    }
     before = hybrid_attention(q, k, v, **kwargs)
     k[:, :, 151:] += 3.0
     v[:, :, 151:] -= 5.0
@@ -170,9 +179,13 @@ def test_off_is_exactly_zero_and_blind_ignores_visual_keys(impl: str) -> None:
     q, k, v = draw_qkv(1, 4, 2, 64, 64)
     visual = torch.zeros(1, 64, dtype=torch.bool)
     visual[:, :20] = True
-    kwargs: dict[str, Any] = dict(
-        modes=["off", "blind", "blind", "full"], window=4, sink=0, visual_BM=visual, impl=impl
-    )
+    kwargs: dict[str, Any] = {
+        "modes": ["off", "blind", "blind", "full"],
+        "window": 4,
+        "sink": 0,
+        "visual_BM": visual,
+        "impl": impl,
+    }
     out = hybrid_attention(q, k, v, **kwargs)
     assert torch.equal(out[:, 0], torch.zeros_like(out[:, 0]))
     assert torch.equal(out[:, 1:3, :20], torch.zeros_like(out[:, 1:3, :20]))  # nothing left to see
@@ -225,7 +238,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    kwargs: dict[str, Any] = dict(modes=["stream"] * 4, window=4, sink=1) | change
+    kwargs: dict[str, Any] = {"modes": ["stream"] * 4, "window": 4, "sink": 1} | change
     with pytest.raises(ValueError, match=message):
         hybrid_attention(*draw_qkv(1, 4, 2, 5, 10), **kwargs)
 

@@ -1,6 +1,7 @@
 """Only the rows that were asked for: one float32 product a KV head, memory O(heads x rows x keys), never N x N.
 
-Shape suffixes: B batch, H query heads, K KV heads, C query heads of a KV head, R queries (rows), M keys, D head size, S key sets.
+Shape suffixes: B batch, H query heads, K KV heads, C query heads of a KV head, R queries (rows), M keys, D head size,
+S key sets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The fast path on torch's scaled_dot_product_attention: heads of one mode are computed together.
 
-Streaming heads cost time and memory linear in N: a query i < window + sink sees every earlier key, so these queries are plain causal
-attention; the later ones are cut into blocks, and each block attends to [the sink keys | the keys its windows reach] under one
-small mask that all blocks share. The query heads of a GQA group are folded into the query axis, so KV is never repeated for them.
+Streaming heads cost time and memory linear in N: a query i < window + sink sees every earlier key, so these queries
+are plain causal attention; the later ones are cut into blocks, and each block attends to [the sink keys | the keys its
+windows reach] under one small mask that all blocks share. The query heads of a GQA group are folded into the query
+axis, so KV is never repeated for them.
 
 Left padding is cut off before anything is computed: what is left is an unpadded problem, and so there is one code path.
 
@@ -35,7 +36,7 @@ def hybrid_attention_sdpa(
     visual_BM: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Returns [B, H, N, D] in the dtype of q, a transposed view of contiguous [B, N, H, D] (what transformers wants next)."""
+    """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D], which is what transformers wants."""
     B, H, N, _ = q_BHND.shape
     offset = k_BKMD.shape[2] - N
     out_BHND = q_BHND.new_zeros(B, N, H, v_BKMD.shape[-1]).transpose(1, 2)
@@ -129,7 +130,8 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 def _masked(q: Tensor, k: Tensor, v: Tensor, kpos_M: Tensor, first: int, scale: float) -> Tensor:
     """Queries at positions first, first + 1, ... see the keys (at ascending positions kpos_M) that are not later.
 
-    Every query must see a key. SDPA's own causal mask is aligned to the first key, so the mask is written out, a few rows at a time.
+    Every query must see a key. SDPA's own causal mask is aligned to the first key, so the mask is written out, a few
+    rows at a time.
     """
     out = []
     for i in range(0, q.shape[2], MASKED_ROWS):
@@ -189,12 +191,12 @@ def _stream(q_RKCND: Tensor, k: Tensor, v: Tensor, window: int, sink: int, scale
 
 
 def _block_size(window: int) -> int:
-    """Queries a block: half the window, so that a block reads at most 1.5 windows; measured best at 64 to 96 for small windows."""
+    """Queries a block: half the window, so that a block reads 1.5 windows; 64 was measured best for small windows."""
     return min(max(window // 2 // 64 * 64, 64), 512)
 
 
 def _gather(x_RKMD: Tensor, first: int, T: int, size: int, window: int, sink: int) -> Tensor:
-    """Keys of T blocks of `size` queries, the first query at position `first`: [R * K, T, sink + window - 1 + size, D]."""
+    """Keys of T blocks of `size` queries from position `first` on: [R * K, T, sink + window - 1 + size, D]."""
     reached = x_RKMD[:, :, first - window + 1 : first + T * size]
     windows = reached.unfold(2, window - 1 + size, size).transpose(-1, -2)
     sinks = x_RKMD[:, :, :sink].unsqueeze(2).expand(-1, -1, T, -1, -1)
@@ -203,7 +205,7 @@ def _gather(x_RKMD: Tensor, first: int, T: int, size: int, window: int, sink: in
 
 @lru_cache(maxsize=64)
 def _block_mask(C: int, size: int, window: int, sink: int, device: torch.device) -> Tensor | None:
-    """Which gathered key each query of a block sees, the same for all blocks: [C * size, sink + window - 1 + size] bool."""
+    """Which gathered key each query of a block sees: [C * size, sink + window - 1 + size] bool, for all blocks."""
     if size == 1:
         return None  # one query: its window and the sink are all that was gathered
     row = torch.arange(size, device=device)[:, None]
