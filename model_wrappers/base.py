@@ -6,14 +6,12 @@ everything else here reads only the checkpoint's own config and processor.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,7 +22,7 @@ from torch import nn
 from core_bench.errors import SampleError, UserError
 from core_bench.heads import HeadShape
 from core_bench.media import Visual
-from core_bench.model_wrappers.loading import content_files, load_config, load_model, load_processor
+from core_bench.model_wrappers.loading import content_hash, load_config, load_model, load_processor
 from core_bench.schema import Prepared, Sample
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
@@ -122,12 +120,8 @@ class ModelWrapper(ABC):
 
     @cached_property
     def checkpoint_hash(self) -> str:
-        """16 hex digits of a SHA-256 over names and bytes of config, weights, tokenizer and processor files."""
-        digest = hashlib.sha256()
-        for path in content_files(self.checkpoint, self.revision):
-            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-            _update_from(digest, path)
-        return digest.hexdigest()[:16]
+        """16 hex digits that name the content of the checkpoint's files (see `content_hash`)."""
+        return content_hash(self.checkpoint, self.revision)
 
     def device_inputs(self, prepared: Prepared) -> dict[str, Any]:
         """The inputs on the model's device; floating-point tensors in the model's dtype."""
@@ -156,7 +150,7 @@ class ModelWrapper(ABC):
         exactly whatever else the template writes.
         """
         for what, text in (("prompt", sample.prompt), ("system", sample.system or ""), ("prime", sample.prime)):
-            self._refuse_control_tokens(what, text)
+            self._refuse_control_tokens(f"sample {sample.id}: its {what}", text)
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": [*content, {"type": "text", "text": _PROMPT_MARK}]}
         ]
@@ -212,9 +206,7 @@ class ModelWrapper(ABC):
     def _refuse_control_tokens(self, what: str, text: str) -> None:
         found = sorted(token for token in self.control_tokens if token in text)
         if found:
-            raise SampleError(
-                f"its {what} contains the control token {found[0]!r}, which the tokenizer would not read as text"
-            )
+            raise SampleError(f"{what} contains the control token {found[0]!r}, which would not be read as text")
 
     def _after_media(self, chat: ChatText) -> int:
         head = chat.text[: chat.prompt_at]
@@ -253,9 +245,3 @@ def _decode_greedily(model: Any, tokenizer: Any) -> None:
             setattr(config, name, None)
     if config.pad_token_id is None:
         config.pad_token_id = tokenizer.pad_token_id
-
-
-def _update_from(digest: Any, path: Path) -> None:
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)

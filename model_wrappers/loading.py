@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,17 @@ def load_processor(checkpoint: str, revision: str | None) -> Any:
     if not processor.chat_template:
         raise UserError(f"--checkpoint {checkpoint}: expected a processor with a chat template, it has none")
     return processor
+
+
+def content_hash(checkpoint: str, revision: str | None) -> str:
+    """16 hex digits of a SHA-256 over names, sizes and bytes of config, weights, tokenizer and processor files."""
+    digest = hashlib.sha256()
+    for path in content_files(checkpoint, revision):
+        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()[:16]
 
 
 def content_files(checkpoint: str, revision: str | None) -> list[Path]:
