@@ -61,8 +61,8 @@ def _md_row(cells: list[str] | tuple[str, ...]) -> str:
 
 
 def _md(text: str) -> str:
-    """Text that Markdown shows as it is: no markup, no HTML, no end of the cell."""
-    return re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(" ".join(text.split()), quote=False))
+    """Text that Markdown shows as it is: no markup, no link, no HTML, no end of the cell."""
+    return re.sub(r"[\\`*_|~]|\](?=[(\[:])", r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def _md_link(run_id: str) -> str:

@@ -6,6 +6,7 @@ Keys are in the order in which they are written. `ci95` is null where an interva
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -131,8 +132,8 @@ class RamTable(Strict):
 
     @model_validator(mode="after")
     def _one_shape(self) -> RamTable:
-        grids: tuple[GridWithGaps, ...] = (self.stderr, self.sink_corrected)
-        sizes = {tuple(map(len, grid)) for grid in (self.ram, self.chance, *grids)}
+        grids: list[Sequence[Sequence[float | None]]] = [self.ram, self.stderr, self.chance, self.sink_corrected]
+        sizes = {tuple(len(layer) for layer in grid) for grid in grids}
         if len(sizes) != 1 or not self.ram or len(set(map(len, self.ram))) != 1 or not self.ram[0]:
             raise ValueError("ram, stderr, chance and sink_corrected must be grids of one shape")
         return self

@@ -26,7 +26,7 @@ HYBRID = HeadPlan.hybrid(SHAPE, [(0, 1)], window=16, sink=4).to_record()
 
 
 def row(number: int, arm: str = "dense", right: bool = True, draw: int | None = None, **changes: Any) -> dict[str, Any]:
-    base = {
+    base: dict[str, Any] = {
         "task": TASK, "id": f"s{number:02}", "cluster": f"c{number // 2}", "arm": arm, "draw": draw,
         "prediction": "red", "target": "red", "scores": {"zeta": 0.5, "accuracy": float(right)}, "failure": None,
         "unparsed": False, "tokens": {"prompt": 100 + number, "visual": 64}, "frames": [],

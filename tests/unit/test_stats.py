@@ -62,7 +62,7 @@ def test_repeating_every_sample_leaves_the_clustered_error_alone() -> None:
 
 @pytest.mark.parametrize(("values", "clusters"), [([], []), ([1.0], []), ([float("nan"), 1.0], [0, 1])])
 def test_bad_input_is_refused(values: list[float], clusters: list[int]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"must be|expected"):
         clustered_mean(values, clusters)
 
 
@@ -199,7 +199,7 @@ def test_speedup_is_the_ratio_of_medians_with_a_seeded_interval() -> None:
 
 @pytest.mark.parametrize(("dense", "other"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 0.0], [1.0, 1.0])])
 def test_bad_times_are_refused(dense: list[float], other: list[float]) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=r"must be|expected"):
         ratio_ci(dense, other)
 
 

@@ -1,0 +1,300 @@
+"""The leaderboard: what it takes in, what it refuses, and that its pages are deterministic and safe."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core_bench.board import add, build
+from core_bench.errors import UserError
+from core_bench.heads import HeadPlan, HeadScores, HeadShape
+from core_bench.results import RunFolder, build_record, ram_record
+
+SHAPE = HeadShape(2, 4, 2)
+TASK = "core_demo_tiny"
+HYBRID = HeadPlan.hybrid(SHAPE, [(0, 1)], window=16, sink=4).to_record()
+
+
+def row(number: int, arm: str, **changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "task": TASK, "id": str(number), "cluster": str(number), "arm": arm, "draw": None, "prediction": "red",
+        "target": "red", "scores": {"accuracy": 1.0}, "failure": None, "tokens": {"prompt": 90, "visual": 64},
+        "times": {"language_ms": (10.0 if arm == "dense" else 4.0) + number},
+    }  # fmt: skip
+    return base | changes
+
+
+def make(out: Path, run_id: str, mode: str, rows: list[dict[str, Any]], plans: dict[str, Any], **changes: Any) -> Path:
+    """A run's folder as the evaluation leaves it."""
+    run = {
+        "id": run_id, "model": "qwen3vl", "checkpoint": "bundled", "checkpoint_hash": "sha256:0123456789abcdef",
+        "mode": mode, "seed": 0, "command": "c", "settings": {"limit": None},
+    }  # fmt: skip
+    complete, ram = changes.pop("complete", True), changes.pop("ram", None)
+    environment = {
+        "versions": {"torch": "2.14.1", "transformers": "5.24.0", "numpy": "2"}, "commit": None, "device": "cpu",
+        "threads": 2, "dtype": "float32", "attention": "sdpa",
+    }  # fmt: skip
+    with RunFolder.open(out, {}) as folder:
+        for line in rows:
+            folder.append(line)
+        folder.write_record(
+            build_record(
+                run=run | changes, environment=environment, rows=folder.rows, plans={TASK: plans}, complete=complete,
+                headline={TASK: "accuracy"}, baseline="none" if mode == "ablate" else "dense", ram=ram,
+            )
+        )  # fmt: skip
+    return out
+
+
+def make_hybrid(out: Path, run_id: str = "hybrid-1", **changes: Any) -> Path:
+    rows = [row(i, "dense") for i in range(4)] + [row(i, "hybrid:10%", unparsed=i == 0) for i in range(4)]
+    return make(out, run_id, "hybrid", rows, {"dense": {}, "hybrid:10%": HYBRID}, **changes)
+
+
+def make_ablate(out: Path, run_id: str = "ablate-1") -> Path:
+    cut = HeadPlan.ablation(SHAPE, [(0, 1)]).to_record()
+    rows = [row(i, "none") for i in range(4)]
+    rows += [row(i, "top:10%", scores={"accuracy": float(i == 0)}) for i in range(4)]
+    rows += [row(i, "random:10%", draw=d, scores={"accuracy": float(i > d)}) for i in range(4) for d in range(2)]
+    return make(out, run_id, "ablate", rows, {"none": {}, "top:10%": cut, "random:10%": {"draws": [cut, cut]}})
+
+
+def make_detect(out: Path, run_id: str = "detect-1") -> Path:
+    ram = np.array([[0.1, 0.9, 0.2, 0.0], [0.1, 0.1, 0.1, 0.1]])
+    table = HeadScores(ram=ram, stderr=ram / 10, chance=np.full((2, 4), 0.05), sink_corrected=ram - 0.01, n=2)
+    rows = [row(i, "detect", scores={}, ram=ram.tolist(), chance=0.05) for i in range(2)]
+    make(out, run_id, "detect", rows, {}, ram=ram_record({TASK: table}, table))
+    table.write_tsv(out / "heads.tsv")
+    (out / "heads.json").write_text("{}")
+    return out
+
+
+def pages(board: Path) -> tuple[str, str]:
+    assert build(str(board)) == 0
+    return (board / "LEADERBOARD.md").read_text(), (board / "index.html").read_text()
+
+
+class Page(HTMLParser):
+    """Cells of every table row, and every tag and address."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1] and self.tags[-1] in ("td", "a"):
+            self.rows[-1][-1] += data
+
+
+def test_runs_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    board = tmp_path / "board"
+    outs = [make_hybrid(tmp_path / "a"), make_ablate(tmp_path / "b"), make_detect(tmp_path / "c")]
+    assert add([str(out) for out in outs], str(board)) == 0
+    assert capsys.readouterr().out.splitlines() == ["hybrid-1: added", "ablate-1: added", "detect-1: added"]
+    copied = {path.name for path in (board / "results" / "detect-1").iterdir()}
+    assert copied == {"record.json", "samples.jsonl", "heads.tsv", "heads.json"}  # neither lock nor settings
+    markdown, page = pages(board)
+    hybrid = next(line for line in markdown.splitlines() if "results/hybrid-1/" in line)
+    cells = [cell.strip() for cell in hybrid.strip("|").split(" | ")]
+    assert cells[:3] == ["qwen3vl", "bundled (0123456789)", TASK.replace("_", "\\_")]
+    for part in ("accuracy", "10%", "1 (12.5%/25.0%)", "16 / 4", "cpu", "float32", "torch 2.14.1, transformers 5.24.0"):
+        assert part in cells
+    assert any(cell.endswith("], 1 unparsed") for cell in cells)
+    assert any(cell.startswith(f"{11.5 / 5.5:.2f}x [") for cell in cells)
+    ablated = next(line for line in markdown.splitlines() if "results/ablate-1/" in line)
+    for part in ("1 (zero)", "25.0 [", "(-75.0)", "2 draws 50.0 to 75.0"):
+        assert part in ablated
+    detected = next(line for line in markdown.splitlines() if "results/detect-1/" in line)
+    for part in ("(0, 1)", "0.9000 ± 0.0900", "0.0500", "0.8900", "1 of 8"):
+        assert part in detected
+    parsed = Page(page)
+    assert {row[-1].strip() for row in parsed.rows if row and row[0] == "qwen3vl"} == {
+        "hybrid-1",
+        "ablate-1",
+        "detect-1",
+    }
+    for address in parsed.addresses:  # self-contained: nothing is loaded, every link leads into the folder
+        assert (board / address).is_file()
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    outs = [str(make_hybrid(tmp_path / "a")), str(make_ablate(tmp_path / "b")), str(make_hybrid(tmp_path / "c", "a-2"))]
+    add(outs, str(first))
+    add(outs[::-1], str(second))
+    assert pages(first) == pages(second) == pages(first)
+
+
+def test_an_empty_folder_gives_pages_without_runs(tmp_path: Path) -> None:
+    markdown, page = pages(tmp_path / "new")
+    assert markdown.count("No runs yet.") == 3
+    assert "<table>" not in page
+
+
+def test_partial_runs_stand_beneath_the_tables(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    limited = make_hybrid(tmp_path / "a", "limited", settings={"limit": 4})
+    unfinished = make_hybrid(tmp_path / "b", "unfinished", complete=False)
+    add([str(limited), str(unfinished)], str(board))
+    markdown, page = pages(board)
+    assert markdown.count("No runs yet.") == 3
+    assert "- [limited](results/limited/): qwen3vl, hybrid" in markdown
+    assert "partial: limit 4" in markdown
+    assert "partial: unfinished" in markdown
+    assert "limited" in page
+
+
+def test_overlap_and_notes_are_shown(tmp_path: Path) -> None:
+    heads = {"where": "x", "note": "heads of another checkpoint"}
+    out = make_hybrid(tmp_path / "a", settings={"allow_overlap": True}, heads=heads)
+    add([str(out)], str(tmp_path / "board"))
+    markdown, _ = pages(tmp_path / "board")
+    assert "(--allow-overlap); heads of another checkpoint |" in markdown
+
+
+def test_adding_twice_is_harmless_and_other_content_is_refused(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    out = make_hybrid(tmp_path / "a")
+    add([str(out)], str(board))
+    add([str(out)], str(board))
+    with pytest.raises(UserError, match=r"hybrid-1: holds another run under this id \(record\.json differs\)"):
+        add([str(make_hybrid(tmp_path / "b", seed=1))], str(board))
+    with pytest.raises(UserError, match="hybrid-1 is that of"):
+        add([str(out), str(make_hybrid(tmp_path / "c", seed=1))], str(tmp_path / "other"))
+
+
+def edit(out: Path, *path: str, value: Any) -> None:
+    record = json.loads((out / "record.json").read_text())
+    place = record
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (out / "record.json").write_text(json.dumps(record))
+
+
+ACCURACY = ("tasks", TASK, "arms", "hybrid:10%", "metrics", "accuracy", "value")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        (("run", "mode"), "guess", "run.mode: "),
+        (("run", "id"), "../../etc", "run.id: "),
+        (("run", "id"), ".hidden", "run.id: "),
+        (("run", "extra"), 1, "run.extra: "),
+        (("environment", "threads"), "2", "environment.threads: "),
+        (ACCURACY, "high", ".".join(ACCURACY)),
+        (ACCURACY, 0.5, "does not follow from the samples"),
+        (("tasks", TASK, "n"), 400, f"tasks.{TASK}.n: does not follow"),
+    ],
+)
+def test_an_invalid_record_is_refused_and_nothing_is_copied(
+    tmp_path: Path, path: tuple[str, ...], value: Any, field: str
+) -> None:
+    good, bad = make_ablate(tmp_path / "good"), make_hybrid(tmp_path / "bad")
+    edit(bad, *path, value=value)
+    with pytest.raises(UserError) as error:
+        add([str(good), str(bad)], str(tmp_path / "board"))
+    assert "record.json: " in str(error.value)
+    assert field in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.parametrize("name", ["record.json", "samples.jsonl", "heads.tsv"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    out = make_detect(tmp_path / "a")
+    (out / name).unlink()
+    with pytest.raises(UserError, match=f"found no {name}"):
+        add([str(out)], str(tmp_path / "board"))
+
+
+def test_a_run_under_another_name_is_refused(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    add([str(make_hybrid(tmp_path / "a"))], str(board))
+    (board / "results" / "hybrid-1").rename(board / "results" / "better")
+    with pytest.raises(UserError, match=r"expected the run better, .* run\.id hybrid-1"):
+        build(str(board))
+
+
+def test_a_kill_while_copying_is_no_run(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    out = make_hybrid(tmp_path / "a")
+    shutil.copytree(out, board / "results" / ".hybrid-1.tmp")
+    (board / "results" / ".hybrid-1.tmp" / "record.json").write_text("{")
+    assert pages(board)[0].count("No runs yet.") == 3
+    add([str(out)], str(board))
+    assert [path.name for path in (board / "results").iterdir()] == ["hybrid-1"]
+
+
+def test_names_cannot_break_out_of_their_cells(tmp_path: Path) -> None:
+    evil = '<script>alert(1)</script> | x\n| [a](javascript:b) `c` & "d"'
+    out = make_hybrid(tmp_path / "a", model=evil, checkpoint=evil)
+    limited = make_hybrid(tmp_path / "b", "part", model=evil, settings={"limit": 1})
+    add([str(out), str(limited)], str(tmp_path / "board"))
+    markdown, page = pages(tmp_path / "board")
+    assert "<script" not in markdown
+    assert "](javascript" not in markdown.replace("\\]", "")
+    assert "\\](javascript:b)" in markdown
+    rows = [line for line in markdown.splitlines() if line.startswith("| ")]
+    assert {line.replace("\\|", "").count("|") for line in rows[:3]} == {19}
+    parsed = Page(page)
+    assert "script" not in parsed.tags
+    assert next(row for row in parsed.rows if row and row[0] != "")[0] == evil
+
+
+def test_a_path_of_one_machine_is_not_published(tmp_path: Path) -> None:
+    add([str(make_hybrid(tmp_path / "a", checkpoint="/home/someone/models/tiny"))], str(tmp_path / "board"))
+    markdown, page = pages(tmp_path / "board")
+    assert "someone" not in markdown + page
+    assert "tiny (0123456789)" in markdown
+
+
+def test_records_with_bare_plans_do_not_crash_the_pages(tmp_path: Path) -> None:
+    rows = [row(i, arm) for i in range(3) for arm in ("dense", "hybrid:10%")]
+    out = make(tmp_path / "a", "bare", "hybrid", rows, {"dense": {}, "hybrid:10%": {"hold": "prefill"}})
+    dense = make(tmp_path / "b", "dense", "dense", [row(0, "dense")], {"dense": {}})
+    empty = make(
+        tmp_path / "c", "empty", "ablate", [row(0, "none")], {"none": {}, "top:5%": {}, "random:5%": {"draws": []}}
+    )
+    add([str(out), str(dense), str(empty)], str(tmp_path / "board"))
+    markdown, _ = pages(tmp_path / "board")
+    assert "0 (?/?)" in markdown
+    assert "results/dense/" in markdown
+
+
+def test_the_board_works_in_an_empty_folder_without_torch(tmp_path: Path) -> None:
+    out = make_hybrid(tmp_path / "run")
+    work = tmp_path / "work"
+    work.mkdir()
+    code = (
+        "import sys; from core_bench.board import add, build; import core_bench.results, core_bench.headtables\n"
+        f"add([{str(out)!r}], 'mine'); build('mine')\n"
+        "assert not {'torch', 'transformers'} & sys.modules.keys()"
+    )
+    root = str(Path(__file__).resolve().parents[2])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=work, env={"PYTHONPATH": root}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (work / "mine").iterdir()) == ["LEADERBOARD.md", "index.html", "results"]
