@@ -281,6 +281,12 @@ def test_an_arm_with_nothing_but_failures_has_no_score() -> None:
     assert "-" in render_tables(record)
 
 
+def test_scores_of_a_failed_row_count_for_nothing() -> None:
+    rows = [row(0), row(2), row(4, failure="decoder stopped", scores={"accuracy": 0.0})]
+    metric = build(rows, {"dense": {}})["tasks"][TASK]["arms"]["dense"]["metrics"]["accuracy"]
+    assert (metric["value"], metric["n"]) == (1.0, 2)
+
+
 def test_rows_without_a_plan_are_refused() -> None:
     with pytest.raises(ValueError, match=r"hybrid:10%.*no plan"):
         build(hybrid_rows(), {"dense": {}})
