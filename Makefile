@@ -32,6 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) --quiet --editable '.[dev]'
 	@touch $(STAMP)
 
+# Caches and builds only: results (runs/) and the environment (.venv) cost time to make again.
 clean:
-	rm -rf $(VENV) runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
