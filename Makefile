@@ -35,4 +35,4 @@ $(STAMP): pyproject.toml constraints.txt
 # Caches and builds only: results (runs/) and the environment (.venv) cost time to make again.
 clean:
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
