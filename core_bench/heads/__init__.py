@@ -13,7 +13,7 @@ from core_bench.heads.choice import (
     read_head_list,
     select_heads,
 )
-from core_bench.heads.plan import Head, HeadPlan, HeadShape, Hold, Mode
+from core_bench.heads.plan import Head, HeadPlan, HeadShape, Hold, Mode, OffKind
 from core_bench.heads.scores import HeadScores, pool_scores
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "HeadShape",
     "Hold",
     "Mode",
+    "OffKind",
     "check_budget",
     "k_for",
     "parse_arms",
