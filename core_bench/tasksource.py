@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,19 @@ Doc = dict[str, Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """`docs` in file order; relative media paths in them start at `base`. `where` names the source in messages."""
+    """`docs` in file order; relative media paths in them start at `base`. `where` names the source in messages.
+
+    `store` holds media that came inside the data set: their names there do not depend on the machine.
+    """
 
     docs: list[Doc | BadRow]
     base: Path
     where: str
+    store: Path | None = None
+
+    def name_of(self, path: str) -> str:
+        """A medium's path as the row writes it, or its name in the store."""
+        return Path(path).name if self.store is not None and Path(path).parent == self.store else path
 
 
 def source_kind(keys: YamlMap, core: YamlMap) -> str:
@@ -44,19 +55,25 @@ def source_kind(keys: YamlMap, core: YamlMap) -> str:
     return "local" if is_local else "hub"
 
 
-def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None) -> Rows:
-    """All rows of one split. UserError for a source that is missing, unreadable or empty."""
+def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, limit: int | None = None) -> Rows:
+    """The first `limit` rows of one split. UserError for a source that is missing or unreadable."""
     if core.get("generator"):
         from core_bench.bundled.generate import ensure
 
         folder = ensure(core["generator"], split, Path(data_dir) if data_dir else None)
-        return _from_json([folder / "annotations.jsonl"], folder, f"generated {core['generator']}, split {split}")
-    path = str(keys["dataset_path"])
-    files = _json_files(keys, path, split)
-    if files is None:
-        return _from_hub(keys, path, split, Path(data_dir) if data_dir else None)
-    base = Path(data_dir) if data_dir else files[0].parent
-    return _from_json(files, base, f"{files[0]}")
+        where = f"generated {core['generator']}, split {split}"
+        rows = Rows(_read_json([folder / "annotations.jsonl"]), folder, where)
+    else:
+        path = str(keys["dataset_path"])
+        files = _json_files(keys, path, split)
+        if files is None:
+            return _from_hub(keys, path, split, Path(data_dir) if data_dir else None, limit)
+        rows = Rows(_read_json(files), Path(data_dir) if data_dir else files[0].parent, f"{files[0]}")
+    docs = rows.docs
+    if keys.get("process_docs") is not None:
+        good = keys["process_docs"].resolve()([doc for doc in docs if not isinstance(doc, BadRow)])
+        docs = [*(doc for doc in docs if isinstance(doc, BadRow)), *good]
+    return replace(rows, docs=docs[:limit])
 
 
 def _beside(keys: YamlMap, path: str, key: str = "dataset_path") -> Path:
@@ -81,7 +98,7 @@ def _json_files(keys: YamlMap, path: str, split: str) -> list[Path] | None:
     return [_beside(keys, name, "dataset_kwargs") for name in names]
 
 
-def _from_json(files: list[Path], base: Path, where: str) -> Rows:
+def _read_json(files: list[Path]) -> list[Doc | BadRow]:
     docs: list[Doc | BadRow] = []
     for file in files:
         try:
@@ -91,7 +108,7 @@ def _from_json(files: list[Path], base: Path, where: str) -> Rows:
         except UnicodeDecodeError as error:
             raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start}") from None
         docs += _json_array(text, file) if text.lstrip().startswith("[") else list(_json_lines(text, file))
-    return Rows(docs, base, where)
+    return docs
 
 
 def _json_array(text: str, file: Path) -> list[Doc | BadRow]:
@@ -119,7 +136,7 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None) -> Rows:
+def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None, limit: int | None) -> Rows:
     import datasets
 
     options = dict(keys.get("dataset_kwargs") or {})
@@ -131,15 +148,34 @@ def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None) -> Ro
         raise UserError(f"{place}: dataset_kwargs.trust_remote_code: code of a data set is never run")
     folder = _beside(keys, path)
     name = str(folder) if folder.exists() else path
-    try:
-        table = datasets.load_dataset(name, keys.get("dataset_name"), split=split, **options)
+    with _quiet_unless_terminal():
+        try:
+            table = datasets.load_dataset(name, keys.get("dataset_name"), split=split, **options)
+        except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+            reason = " ".join(str(error).split())[:300]
+            raise UserError(f"{place}: cannot load the data set {path!r}, split {split!r}: {reason}") from error
         if keys.get("process_docs") is not None:
             table = keys["process_docs"].resolve()(table)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{place}: cannot load the data set {path!r}, split {split!r}: {reason}") from error
-    docs: list[Doc | BadRow] = [_store_media(dict(row)) for row in _undecoded(table)]
-    return Rows(docs, data_dir or folder if folder.is_dir() else data_dir or Path(), f"{path}, split {split}")
+        table = _undecoded(table.select(range(min(len(table), limit or len(table)))))
+        store = _media_store()
+        docs: list[Doc | BadRow] = [{key: _stored(cell, store) for key, cell in row.items()} for row in table]
+    base = data_dir or (folder if folder.is_dir() else Path())
+    return Rows(docs, base, f"{path}, split {split}", store)
+
+
+@contextlib.contextmanager
+def _quiet_unless_terminal() -> Iterator[None]:
+    """Without the library's progress bars where stderr is no terminal."""
+    import datasets
+
+    hide = not sys.stderr.isatty() and datasets.are_progress_bars_disabled() is False
+    if hide:
+        datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hide:
+            datasets.enable_progress_bars()
 
 
 def _undecoded(table: Any) -> Any:
@@ -156,26 +192,25 @@ def _undecoded(table: Any) -> Any:
     return table
 
 
-def _store_media(doc: Doc) -> Doc:
-    """Replace each {bytes, path} cell by the path of a file with these bytes (in the user's cache folder)."""
-    return {column: _stored(cell) for column, cell in doc.items()}
+def _media_store() -> Path:
+    from core_bench.headtables import cache_dir
+
+    return (cache_dir() / "media").resolve()
 
 
-def _stored(cell: Any) -> Any:
+def _stored(cell: Any, store: Path) -> Any:
+    """A {bytes, path} cell as the path of a file with these bytes; any other cell as it is."""
     if isinstance(cell, list):
-        return [_stored(item) for item in cell]
+        return [_stored(item, store) for item in cell]
     if not isinstance(cell, dict) or set(cell) != {"bytes", "path"}:
         return cell
     content, path = cell["bytes"], cell["path"]
     if content is None:
         return path
-    from core_bench.headtables import cache_dir
-
-    folder = cache_dir() / "media"
-    file = folder / (hashlib.sha256(content).hexdigest()[:32] + Path(path or "").suffix)
+    file = store / (hashlib.sha256(content).hexdigest()[:32] + Path(path or "").suffix)
     if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        draft = file.with_name(f"{file.name}.{id(cell)}.tmp")
+        store.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f"{file.name}.{os.getpid()}.tmp")
         draft.write_bytes(content)
-        draft.replace(file)
-    return str(file.resolve())
+        draft.replace(file)  # whole or absent, also when two runs write it at once
+    return str(file)

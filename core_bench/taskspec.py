@@ -14,7 +14,7 @@ from core_bench.schema import Sample
 from core_bench.taskcheck import check_task
 from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, lettered, media_of, value_of
 from core_bench.taskfile import FunctionRef, YamlMap, read_task_file
-from core_bench.tasksource import BadRow, Doc, read_rows, source_kind
+from core_bench.tasksource import BadRow, Doc, Rows, read_rows, source_kind
 
 DEFAULT_MAX_NEW_TOKENS = 64
 # Besides the metrics, `process_results` may return this key: 1 where no answer could be read.
@@ -104,10 +104,10 @@ class TaskSpec:
 
         UserError for an unknown or empty split and for an id that is given twice.
         """
-        rows = read_rows(self.keys, self.core, split, data_dir)
+        rows = read_rows(self.keys, self.core, split, data_dir, limit)
         if not rows.docs:
             raise UserError(f"{self.path}: task {self.name}: no rows in {rows.where}")
-        found = [self._sample(doc, number, rows.base) for number, doc in enumerate(rows.docs[:limit], start=1)]
+        found = [self._sample(doc, number, rows) for number, doc in enumerate(rows.docs, start=1)]
         for name, times in Counter(sample.id for sample in found).items():
             if times > 1:
                 raise UserError(f"{rows.where}: id {name!r} is given {times} times: expected one row for each id")
@@ -144,14 +144,14 @@ class TaskSpec:
         scores = {name: float(result[name]) for name in self.metrics}
         return Score(scores=scores, unparsed=bool(result.get(UNPARSED, False)))
 
-    def _sample(self, doc: Doc | BadRow, number: int, base: Path) -> Sample | FailedSample:
+    def _sample(self, doc: Doc | BadRow, number: int, rows: Rows) -> Sample | FailedSample:
         name, cluster = f"row {number}", ""
         if isinstance(doc, BadRow):
             return FailedSample(id=name, cluster=cluster, reason=doc.reason)
         try:
             name = self._id(doc, name)
-            media, first = media_of(self.core.get("media"), doc, base)
-            cluster = first
+            media, first = media_of(self.core.get("media"), doc, rows.base)
+            cluster = rows.name_of(first)
             if self.core.get("cluster") is not None:
                 cluster = as_text(value_of(self.core["cluster"], doc, "cluster"), "cluster")
             choices = choices_of(self._choices, doc)
