@@ -41,6 +41,18 @@ def run_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Any], int]]
     return place
 
 
+def run_with_recorder(run_with: Any, code: int) -> list[Any]:
+    """The configurations that runs were started with."""
+    seen: list[Any] = []
+
+    def record(config: Any) -> int:
+        seen.append(config)
+        return code
+
+    run_with(record)
+    return seen
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -94,8 +106,7 @@ def test_no_arguments_is_a_short_help_and_exit_2(capsys: pytest.CaptureFixture[s
 
 
 def test_a_run_gets_the_flags(run_with: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[Any] = []
-    run_with(lambda config: seen.append(config) or 1)
+    seen = run_with_recorder(run_with, 1)
     words = [*RUN, "hybrid", "--keep", "5%,bottom:5%", "--window", "64", "--limit", "3", "--strict", "--off", "blind"]
     assert cli.main(words) == 1
     assert (seen[0].keep, seen[0].window, seen[0].limit, seen[0].strict) == ("5%,bottom:5%", 64, 3, True)
@@ -104,8 +115,7 @@ def test_a_run_gets_the_flags(run_with: Any, capsys: pytest.CaptureFixture[str])
 
 
 def test_tasks_are_split_at_commas(run_with: Any, tmp_path: Path) -> None:
-    seen: list[Any] = []
-    run_with(lambda config: seen.append(config) or 0)
+    seen = run_with_recorder(run_with, 0)
     (tmp_path / "mine.yaml").write_text("task: mine\ndataset_path: a.jsonl\n")
     assert cli.main([*RUN, "dense", "--tasks", "core_refcocog_tiny, mine.yaml"]) == 0
     assert seen[0].tasks == ("core_refcocog_tiny", "mine.yaml")
