@@ -5,8 +5,6 @@ Nothing here imports torch, numpy or yaml at import time.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import re
@@ -169,6 +167,9 @@ class RunConfig:
         return sorted(given & (_MODE_BOUND - _ONLY_IN[self.mode]))
 
     def settings_hash(self) -> str:
+        import hashlib  # here, not above: `--help` does without them
+        import json
+
         text = json.dumps(self.settings(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
