@@ -79,12 +79,12 @@ class LanguagePrefill:
         with torch.inference_mode(), self._applied(plan):
             return _timed_ms(self._forward, self.device)
 
-    def attention_ms(self, plan: HeadPlan) -> float:
-        """The part of one pass that is spent inside the attention function, summed over layers."""
+    def attention_share(self, plan: HeadPlan) -> float:
+        """Share of one pass that is spent inside the attention function, summed over layers."""
         timer = AttentionTimer()
         with torch.inference_mode(), self._applied(plan, timer):
-            self._forward()
-        return timer.seconds * 1e3
+            whole_ms = _timed_ms(self._forward, self.device)
+        return timer.seconds * 1e3 / whole_ms
 
     @cached_property
     def vision_ms(self) -> float:

@@ -1,0 +1,142 @@
+"""The speed command: what it measures and prints. No test asserts a speed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core_bench import speed
+from core_bench.arms import Arm
+from core_bench.errors import UserError
+from core_bench.heads import HeadPlan
+from core_bench.model_wrappers.qwen3vl import Qwen3VL
+from core_bench.prefill import LanguagePrefill
+from core_bench.speed import measure, prompt_of, render, run_speed, sweep
+
+COLUMNS = {
+    "what", "device", "dtype", "impl", "heads", "tokens", "dense_ms", "ms", "speedup", "ideal", "share_of_ideal",
+    "spread", "compile_ms", "amdahl",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def wrapper(tiny_model: Any, tiny_processor: Any) -> Qwen3VL:
+    return Qwen3VL(tiny_model, tiny_processor)
+
+
+@pytest.fixture(scope="module")
+def arms(wrapper: Qwen3VL) -> list[Arm]:
+    shape = wrapper.shape
+    return [
+        Arm(name="dense", plan=HeadPlan.empty(shape)),
+        Arm(name="hybrid:2", plan=HeadPlan.hybrid(shape, [(0, 0), (3, 1)], window=16, sink=2)),
+    ]
+
+
+@pytest.mark.parametrize("tokens", [64, 256, 700, 1500])
+def test_the_prompt_has_about_the_tokens_asked_for(wrapper: Qwen3VL, tmp_path: Path, tokens: int) -> None:
+    prepared = prompt_of(wrapper, tokens, tmp_path)
+    assert abs(prepared.token_map.length - tokens) <= 24
+    assert prepared.token_map.length == prepared.inputs["input_ids"].shape[1]
+
+
+def test_rows_are_verified_interleaved_and_consistent(
+    wrapper: Qwen3VL, arms: list[Arm], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = prompt_of(wrapper, 256, tmp_path)
+    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared))
+    calls: list[tuple[str, bool]] = []
+    verify = prefill.verify
+
+    def noted_verify(plan: HeadPlan) -> None:
+        calls.append(("verify", plan.is_empty))
+        verify(plan)
+
+    def time_ms(plan: HeadPlan) -> float:
+        calls.append(("time", plan.is_empty))
+        return 30.0 if plan.is_empty else 10.0
+
+    monkeypatch.setattr(prefill, "verify", noted_verify)
+    monkeypatch.setattr(prefill, "time_ms", time_ms)
+    monkeypatch.setattr(prefill, "attention_share", lambda plan: 0.75)
+    (row,) = measure(wrapper, prefill, arms, prepared, rounds=3)
+    dense_then_hybrid = [("time", True), ("time", False)]
+    assert calls[:2] == [("verify", True), ("verify", False)]
+    assert calls[2:] == dense_then_hybrid + dense_then_hybrid[::-1] + dense_then_hybrid
+    assert set(row) >= COLUMNS
+    n = prepared.token_map.length
+    kept = 2 * n * (n + 1) // 2 + 46 * (18 * 19 // 2 + (n - 18) * 18)
+    assert row["ideal"] == pytest.approx(48 * n * (n + 1) / 2 / kept)
+    assert row["ideal"] > 1
+    assert row["amdahl"] == pytest.approx(1 / (0.25 + 0.75 / row["ideal"]))
+    assert (row["dense_ms"], row["ms"], row["speedup"], row["spread"]) == (30.0, 10.0, 3.0, 0.0)
+    assert row["share_of_ideal"] == pytest.approx(3.0 / row["amdahl"])
+
+
+def test_the_sweep_stops_at_the_budget(wrapper: Qwen3VL, arms: list[Arm], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LanguagePrefill, "time_ms", lambda self, plan: float(self.inputs["input_ids"].shape[1] ** 2))
+    monkeypatch.setattr(LanguagePrefill, "verify", lambda self, plan: None)
+    rows, note = sweep(wrapper, arms, [700, 128, 256], budget_s=100.0)  # 256 tokens: about 66 s, 700: about 490 s
+    assert [round(row["tokens"], -1) for row in rows] == [130, 260]
+    assert note is not None
+    assert note.startswith("stopped at 700 tokens")
+    assert sweep(wrapper, arms, [700], budget_s=1.0)[0] == []
+
+
+def test_a_row_that_is_not_faster_is_flagged(wrapper: Qwen3VL) -> None:
+    row = dict.fromkeys(COLUMNS | {"attention_share", "vision_ms", "window", "sink"}, 1.0) | {"heads": "2"}
+    about = {"device": "cpu", "threads": 1, "dtype": "float32"}
+    assert "1.00x NOT FASTER" in render([row], about, None)
+    assert "NOT FASTER" not in render([row | {"speedup": 1.5}], about, None)
+    assert "unbounded" in render([row | {"ideal": None}], about, "stopped at 9 tokens")
+    assert "stopped at 9 tokens" in render([], about, "stopped at 9 tokens")
+
+
+def test_the_command_prints_a_table_and_writes_json(
+    wrapper: Qwen3VL, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From a saved checkpoint, as a user would name one."""
+    folder = tmp_path / "model"
+    wrapper.model.save_pretrained(folder)
+    wrapper.processor.save_pretrained(folder)
+    out = tmp_path / "speed.json"
+    code = run_speed(
+        what="prefill",
+        model="qwen3vl",
+        checkpoint=str(folder),
+        tokens=(128,),
+        keep="10%,5",
+        heads="auto",
+        window=16,
+        sink=2,
+        device="cpu",
+        dtype=None,
+        attention="sdpa",
+        budget_s=60.0,
+        json_path=str(out),
+        seed=3,
+    )
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert "heads random (seed 3)" in printed
+    assert "10% (5 of 48)" in printed
+    record = json.loads(out.read_text())
+    assert [row["heads"] for row in record["rows"]] == ["10% (5 of 48)", "5 (5 of 48)"]
+    assert all(set(row) >= COLUMNS for row in record["rows"])
+    assert record["run"]["checkpoint_hash"]
+
+
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {
+        "what": "prefill", "model": "qwen3vl", "checkpoint": "x", "tokens": (64,), "keep": "5", "heads": "auto",
+        "window": None, "sink": None, "device": "cpu", "dtype": None, "attention": "sdpa", "budget_s": 1.0,
+        "json_path": None, "seed": 0,
+    }  # fmt: skip
+    with pytest.raises(UserError, match=r"--what attention: not available yet \(available: prefill\)"):
+        run_speed(**flags | {"what": "attention"})
+    with pytest.raises(UserError, match="--json"):
+        run_speed(**flags | {"json_path": str(tmp_path / "missing" / "x.json")})
+    assert speed.AVAILABLE == ("prefill",)
