@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core_bench.attention import AttentionTimer, MassProbe, apply, head_shape, language_model, visual_token_ids
 from core_bench.heads import HeadPlan, HeadShape
+from core_bench.kernels.hybrid_attention import hybrid_attention
 
 Inputs = dict[str, Any]
 QUESTION = "What shape is the object next to"
@@ -103,14 +104,22 @@ def test_empty_plan_and_delegation_are_bit_identical(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("impl", ["sdpa", "reference"])
 def test_all_full_plan_through_our_path_equals_stock_to_rounding(
-    model: Any, prompts: dict[str, Inputs], shape: HeadShape, kind: str, impl: str
+    model: Any, prompts: dict[str, Inputs], shape: HeadShape, kind: str, impl: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Judged by float64: our float32 result is about as close to it as the stock float32 result."""
     inputs, keep = prompts[kind], real(prompts[kind])
     stock = logits(model, inputs)
     plan = HeadPlan.hybrid(shape, full=shape.all_heads(), window=1, sink=0)
+    calls: list[str] = []
+
+    def noted(*args: Any, **kwargs: Any) -> Tensor:
+        calls.append(kwargs["impl"])
+        return hybrid_attention(*args, **kwargs)
+
+    monkeypatch.setattr("core_bench.attention.hybrid_attention", noted)
     with apply(model, plan, impl=impl):
         ours = logits(model, inputs)
+    assert calls == [impl] * shape.n_layers
     try:
         exact = logits(model.double(), {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()})
     finally:
@@ -288,6 +297,18 @@ def test_probe_measures_the_prompt_only_and_generation_is_unchanged(
         logits(model, inputs)
     assert torch.equal(stock, probed)
     torch.testing.assert_close(probe.mass, again.mass, rtol=0, atol=1e-7)
+
+
+def test_probe_does_not_count_padding(model: Any, prompts: dict[str, Inputs], shape: HeadShape) -> None:
+    ids = prompts["image"]["input_ids"][:, -20:]
+    alone = MassProbe([19, 7], [[0, 1, 2], [6, 19]])
+    padded = MassProbe([24, 12], [[5, 6, 7], [11, 24]])
+    left = {"input_ids": torch.cat([ids[:, :5], ids], 1), "attention_mask": (torch.arange(25)[None] >= 5).long()}
+    with apply(model, HeadPlan.empty(shape), probe=alone):
+        logits(model, {"input_ids": ids})
+    with apply(model, HeadPlan.empty(shape), probe=padded):
+        logits(model, left)
+    torch.testing.assert_close(padded.mass, alone.mass, rtol=0, atol=1e-5)
 
 
 def test_eager_models_are_delegated_to_eager(model: Any, prompts: dict[str, Inputs], shape: HeadShape) -> None:
