@@ -55,26 +55,36 @@ def cache_dir() -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "core_bench"
 
 
-def cache_folder(checkpoint_hash: str) -> Path:
-    """Where the head tables of one checkpoint content are cached."""
-    return cache_dir() / "heads" / checkpoint_hash.replace(":", "-")
+def cache_folder(checkpoint_hash: str, query: str, overlap: float) -> Path:
+    """Where the head tables of one checkpoint content, found under one query rule and overlap, are cached."""
+    return cache_dir() / "heads" / f"{checkpoint_hash.replace(':', '-')}-{query}-{overlap:g}"
 
 
 def resolve(
-    spec: str, *, checkpoint_hash: str, shape: HeadShape, search: Sequence[Path] | None = None
+    spec: str,
+    *,
+    checkpoint_hash: str,
+    shape: HeadShape,
+    query: str = "question",
+    overlap: float = 0.0,
+    search: Sequence[Path] | None = None,
 ) -> tuple[HeadScores, HeadMeta] | None:
     """The head table that `spec` (--heads) means.
 
-    "auto": the first whose sidecar names this checkpoint content among the bundled tables, the user's cache and the
-    folders in `search` (earlier runs); None if there is none, and heads must be detected first. Otherwise a table, or a
-    folder that holds heads.tsv. A table of another checkpoint is taken if the shape is the same, with a note.
-    Raises UserError for a missing or damaged table and for one of another shape.
+    "auto": the first whose sidecar names this checkpoint content, query rule and overlap among the bundled tables, the
+    user's cache and the folders in `search` (earlier runs); None if there is none, and heads must be detected first.
+    Otherwise a table, or a folder that holds heads.tsv. A table of another checkpoint is taken if the shape is the
+    same, with a note. Raises UserError for a missing or damaged table and for one of another shape.
     """
     if spec != "auto":
         return _read(Path(spec), checkpoint_hash, shape)
     bundled = sorted(path.parent for path in BUNDLED.glob(f"*/{SIDECAR}"))
-    for folder in [*bundled, cache_folder(checkpoint_hash), *(search or [])]:
-        if (folder / SIDECAR).is_file() and _sidecar(folder / SIDECAR)["checkpoint_hash"] == checkpoint_hash:
+    wanted = {"checkpoint_hash": checkpoint_hash, "query": query, "overlap": overlap}
+    for folder in [*bundled, cache_folder(checkpoint_hash, query, overlap), *(search or [])]:
+        if not (folder / SIDECAR).is_file():
+            continue
+        sidecar = _sidecar(folder / SIDECAR)
+        if all(sidecar.get(key) == value for key, value in wanted.items()):
             return _read(folder / TABLE, checkpoint_hash, shape)
     return None
 

@@ -20,7 +20,7 @@ from core_bench.tables import render_tables
 if TYPE_CHECKING:
     from core_bench.heads import HeadScores
 
-__all__ = ["RunFolder", "build_record", "ram_record", "render_tables", "strip_times", "verify_record"]
+__all__ = ["RunFolder", "build_record", "metric_of", "ram_record", "render_tables", "strip_times", "verify_record"]
 
 JSON = dict[str, Any]
 DETECT = "detect"  # the arm of rows that carry RAM instead of scores
@@ -75,6 +75,12 @@ def build_record(
 def ram_record(per_task: Mapping[str, HeadScores], pooled: HeadScores) -> JSON:
     """RAM tables as the record holds them: [layers][heads], null for what is not a number."""
     return {"per_task": {task: _ram_table(table) for task, table in per_task.items()}, "pooled": _ram_table(pooled)}
+
+
+def metric_of(values: Sequence[float], clusters: Sequence[str]) -> JSON:
+    """A mean with its clustered standard error and 95% interval, as the record holds a metric."""
+    mean, stderr = clustered_mean(values, clusters)
+    return _metric(mean, stderr, ci95(values, clusters), len(values))
 
 
 def strip_times(record: JSON) -> JSON:
@@ -169,9 +175,7 @@ def _scored(rows: list[Row], headline: str | None) -> JSON:
     metrics = {}
     for name in names:
         values, clusters = _by_id(good, name)
-        groups = [clusters[i] for i in values]
-        mean, stderr = clustered_mean(list(values.values()), groups)
-        metrics[name] = _metric(mean, stderr, ci95(list(values.values()), groups), len(values))
+        metrics[name] = metric_of(list(values.values()), [clusters[i] for i in values])
     return {
         "metrics": metrics,
         "n_scored": sum(bool(row.get("scores")) for row in good),

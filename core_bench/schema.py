@@ -32,7 +32,8 @@ class Media:
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """A piece of visual evidence: a box (None: the whole picture) in medium number `medium`, at native frame `frame`."""
+    """A piece of visual evidence: a box (None: the whole picture) in medium number `medium`, at native frame
+    `frame`."""
 
     medium: int
     box: Box | None = None
@@ -43,8 +44,8 @@ class Region:
 class Sample:
     """One item of a task. `question` is a substring of `prompt`, `phrase` one of `question`.
 
-    `cluster` names the image, video or document that the item shares with others: standard errors are clustered by it, and
-    detection and evaluation must not share one. `prime` is text put at the start of the model's answer.
+    `cluster` names the image, video or document that the item shares with others: standard errors are clustered by
+    it, and detection and evaluation must not share one. `prime` is text put at the start of the model's answer.
     """
 
     task: str
@@ -66,8 +67,9 @@ class Sample:
 class VisualBlock:
     """One contiguous run of visual tokens in `input_ids`: a grid of `rows` x `cols` cells, in raster order.
 
-    The token of cell (r, c) stands at `start + r * row_stride + c`. A point (x, y) in original pixels lies in cell coordinates
-    (x * scale_x + offset_x, y * scale_y + offset_y). `frames` are the native frames merged into this block (empty for pictures).
+    The token of cell (r, c) stands at `start + r * row_stride + c`. A point (x, y) in original pixels lies in cell
+    coordinates (x * scale_x + offset_x, y * scale_y + offset_y). `frames` are the native frames merged into this
+    block (empty for pictures).
     """
 
     medium: int
@@ -103,8 +105,9 @@ class TokenMap:
 class Prepared:
     """Model inputs for one sample (batch of one), with its token map.
 
-    `spans` maps a query rule ("question", "phrase", "last") to sorted token positions in the prompt; a rule that the sample
-    cannot serve is absent. `frames` holds, per medium, the native frame indices that were really read (empty for pictures).
+    `spans` maps a query rule ("question", "phrase", "last") to sorted token positions in the prompt; a rule that the
+    sample cannot serve is absent. `frames` holds, per medium, the native frame indices that were really read (empty
+    for pictures).
     """
 
     inputs: Mapping[str, Any]

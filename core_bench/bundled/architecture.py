@@ -5,9 +5,6 @@ The tokenizer is byte-level BPE, so any text survives a round trip; its merges c
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,8 +21,14 @@ from transformers import (
 from core_bench.bundled import words
 
 SPECIAL_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>",
-)  # fmt: skip
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 
 # Qwen's rule: contractions, words with their leading space, single digits, punctuation, line breaks, spaces.
 _PRETOKEN = (
@@ -47,10 +50,20 @@ CHAT_TEMPLATE = """\
 {% endif -%}"""
 
 _CORPUS_EXTRA = (
-    "user", "assistant", "system", "yes", "no", " seconds", " Select the best answer to the following multiple-choice question based on the video.",
-    " Respond with only the letter (A, B, C, or D) of the correct option.", " The best answer is: A B C D", " On which page is", " How many objects are there",
-    " What shape is the object next to", " In which frame does it appear? Describe the picture and the document.",
-)  # fmt: skip
+    "user",
+    "assistant",
+    "system",
+    "yes",
+    "no",
+    " seconds",
+    " Select the best answer to the following multiple-choice question based on the video.",
+    " Respond with only the letter (A, B, C, or D) of the correct option.",
+    " The best answer is: A B C D",
+    " On which page is",
+    " How many objects are there",
+    " What shape is the object next to",
+    " In which frame does it appear? Describe the picture and the document.",
+)
 
 
 def corpus() -> list[str]:
@@ -120,38 +133,38 @@ def build_processor(tokenizer: PreTrainedTokenizerFast | None = None) -> Qwen3VL
 def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
     """6 layers x 8 query heads over 4 KV heads; M-RoPE sections and DeepStack as in the large models."""
     ids = {token: tokenizer.convert_tokens_to_ids(token) for token in SPECIAL_TOKENS}
-    text: dict[str, Any] = dict(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        head_dim=16,
-        max_position_embeddings=131072,
-        tie_word_embeddings=True,
-        pad_token_id=ids["<|endoftext|>"],
-        bos_token_id=None,
-        eos_token_id=ids["<|im_end|>"],
-        rope_parameters={
+    text: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "max_position_embeddings": 131072,
+        "tie_word_embeddings": True,
+        "pad_token_id": ids["<|endoftext|>"],
+        "bos_token_id": None,
+        "eos_token_id": ids["<|im_end|>"],
+        "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 500000.0,
             "mrope_section": [4, 2, 2],
             "mrope_interleaved": True,
         },
-    )
-    vision: dict[str, Any] = dict(
-        depth=2,
-        hidden_size=64,
-        intermediate_size=128,
-        num_heads=4,
-        patch_size=16,
-        spatial_merge_size=2,
-        temporal_patch_size=2,
-        out_hidden_size=128,
-        num_position_embeddings=256,
-        deepstack_visual_indexes=[0],
-    )
+    }
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_heads": 4,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "out_hidden_size": 128,
+        "num_position_embeddings": 256,
+        "deepstack_visual_indexes": [0],
+    }
     return Qwen3VLConfig(
         text_config=text,
         vision_config=vision,

@@ -50,7 +50,7 @@ def found_shift(search: list[Path] | None = None) -> float | None:
 
 def test_cache_folder_follows_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == home / "cache"
-    assert ":" not in str(cache_folder("sha256:aa"))
+    assert ":" not in str(cache_folder("sha256:aa", "question", 0.0))
     monkeypatch.delenv("CORE_BENCH_CACHE")
     monkeypatch.setenv("HOME", str(home))
     assert cache_dir() == home / ".cache" / "core_bench"
@@ -62,7 +62,7 @@ def test_auto_takes_bundled_before_cache_before_earlier_runs(home: Path) -> None
     put(earlier, "sha256:aa", 0.3)
     assert found_shift([earlier]) == 0.3
     assert found_shift() is None
-    put(cache_folder("sha256:aa"), "sha256:aa", 0.2)
+    put(cache_folder("sha256:aa", "question", 0.0), "sha256:aa", 0.2)
     assert found_shift([earlier]) == 0.2
     put(home / "bundled" / "some_family", "sha256:aa", 0.1)
     assert found_shift([earlier]) == 0.1

@@ -6,6 +6,7 @@ import csv
 import struct
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -29,7 +30,7 @@ def write_video(path: Path, frames: NDArray[np.uint8], rate: Fraction = Fraction
     """A lossless RGB video in the container that the name's ending says."""
     codec, layout = ("ffv1", "bgr0") if path.suffix == ".mkv" else ("png", "rgb24")
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate)
+        stream: Any = container.add_stream(codec, rate=rate)
         stream.width, stream.height, stream.pix_fmt = frames.shape[2], frames.shape[1], layout
         for picture in frames:
             container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(format=layout)))

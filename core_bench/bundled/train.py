@@ -1,0 +1,191 @@
+"""Trains a bundled checkpoint: `python -m core_bench.bundled.train --family qwen3vl --out FOLDER`.
+
+Seeded and resumable: the same command goes on from FOLDER/state.pt. Every step draws its data from (seed, step), so an
+interrupted training sees the same pictures as an undisturbed one. The recipe is in docs/bundled-models.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+from transformers import Qwen3VLForConditionalGeneration
+
+from core_bench.bundled import architecture
+from core_bench.bundled.batches import Batch, Turns, make_batch
+from core_bench.bundled.warmstart import warm_start
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the result depends on besides library versions and the processor's arithmetic."""
+
+    seed: int = 0
+    steps: int = 1400
+    probe_steps: int = 100
+    batch_size: int = 32
+    lr: float = 2e-3
+    warmup: int = 100
+    decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
+    aux_until: float = 0.5  # share of the steps during which the shape words themselves predict the colour
+    head_dropout: float = (
+        0.1  # whole heads, per conversation, in layers 1 and up: several heads then carry an answer onward
+    )
+    head_dropout_from: int = 300
+
+
+def learning_rate(recipe: Recipe, step: int) -> float:
+    """Linear warm-up, constant, linear decay to zero."""
+    rising = min(1.0, (step + 1) / recipe.warmup)
+    start = recipe.decay_from * recipe.steps
+    falling = min(1.0, (recipe.steps - step) / (recipe.steps - start))
+    return recipe.lr * min(rising, falling)
+
+
+def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> dict:
+    """Size of the step's pictures: small and sparse first, then mixed sizes up to 10 x 10 cells."""
+    done = step / recipe.steps
+    if done < 0.08:
+        return {"size": recipe.batch_size, "rows": 4, "cols": 4, "objects": (4, 4)}
+    if done < 0.2:
+        return {"size": recipe.batch_size, "rows": 6, "cols": 6, "objects": (4, 8)}
+    rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
+    most = min(16, rows * cols // 2)
+    size = max(8, min(recipe.batch_size, recipe.batch_size * 64 // (rows * cols)))
+    return {"size": size, "rows": rows, "cols": cols, "objects": (4, most)}
+
+
+@contextmanager
+def dropped_heads(model: Qwen3VLForConditionalGeneration, rate: float, seed: int) -> Iterator[None]:
+    """Silences each head (o_proj input) of the layers above the first with probability `rate`, per conversation."""
+    generator = torch.Generator().manual_seed(seed)
+    text = model.config.text_config
+
+    def silence(module: torch.nn.Module, args: tuple) -> tuple:
+        x_BND = args[0]
+        keep = torch.rand(x_BND.shape[0], 1, text.num_attention_heads, 1, generator=generator) >= rate
+        heads = x_BND.unflatten(-1, (text.num_attention_heads, text.head_dim)) * keep
+        return (heads.flatten(-2),)
+
+    hooks = []
+    if rate > 0:
+        layers = model.model.language_model.layers[1:]
+        hooks = [layer.self_attn.o_proj.register_forward_pre_hook(silence) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def losses(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Cross entropy at the answers and at the shape words, and the share of right answers."""
+    hidden = model.model(**batch.inputs, use_cache=False).last_hidden_state
+    found = []
+    for marks in (batch.answers, batch.aux):
+        logits = model.lm_head(hidden[marks[:, 0], marks[:, 1]])
+        found.append((functional.cross_entropy(logits, marks[:, 2]), logits.argmax(-1) == marks[:, 2]))
+    (answer_loss, right), (aux_loss, _) = found
+    return answer_loss, aux_loss, float(right[::2].float().mean())
+
+
+class Trainer:
+    """Model, optimizer and step counter, saved as one file."""
+
+    def __init__(self, recipe: Recipe, out: Path) -> None:
+        self.recipe, self.out = recipe, out
+        self.tokenizer = architecture.build_tokenizer()
+        self.turns = Turns(self.tokenizer)
+        self.model = architecture.build_model(recipe.seed, self.tokenizer).train()
+        betas = (0.9, 0.98)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.lr, betas=betas, weight_decay=0.01)
+        self.step, self.log = 0, []  # type: int, list[dict]
+
+    def start(self) -> None:
+        """Resumes from the saved state, or runs the warm start."""
+        path = self.out / "state.pt"
+        if path.exists():
+            state = torch.load(path, weights_only=True)
+            if state["recipe"] != asdict(self.recipe):
+                raise SystemExit(f"{path} was made by another recipe: {state['recipe']}")
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.step, self.log = state["step"], state["log"]
+            return
+        accuracy = warm_start(self.model, self.turns, self.recipe.seed, self.recipe.probe_steps)
+        print("probes", accuracy, flush=True)
+        self.log.append({"step": 0, "probes": accuracy})
+
+    def save(self) -> None:
+        state = {
+            "recipe": asdict(self.recipe),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "step": self.step,
+            "log": self.log,
+        }
+        torch.save(state, self.out / "state.tmp")
+        (self.out / "state.tmp").replace(self.out / "state.pt")
+
+    def train_step(self) -> dict[str, float]:
+        recipe, step = self.recipe, self.step
+        rng = np.random.default_rng((recipe.seed, 1, step))
+        batch = make_batch(self.turns, rng, **curriculum(recipe, step, rng))
+        rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
+        with dropped_heads(self.model, rate, seed=recipe.seed * 1_000_003 + step):
+            answer, aux, right = losses(self.model, batch)
+        loss = answer + aux if step < recipe.aux_until * recipe.steps else answer
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(recipe, step)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.step += 1
+        return {"answer": answer.item(), "aux": aux.item(), "right": right}
+
+    def run(self) -> None:
+        began = time.perf_counter()
+        while self.step < self.recipe.steps:
+            figures = self.train_step()
+            if self.step % 20 == 0:
+                entry = {"step": self.step, **{name: round(value, 4) for name, value in figures.items()}}
+                self.log.append(entry)
+                print(entry, f"{time.perf_counter() - began:.0f} s", flush=True)
+            if self.step % 100 == 0 or self.step == self.recipe.steps:
+                self.save()
+
+    def export(self) -> Path:
+        """The finished checkpoint in bfloat16, in the hub's layout."""
+        folder = self.out / "checkpoint"
+        self.model.eval().to(torch.bfloat16).save_pretrained(folder)
+        architecture.build_processor(self.tokenizer).save_pretrained(folder)
+        record = {"recipe": asdict(self.recipe), "log": self.log}
+        (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+        return folder
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m core_bench.bundled.train", description=__doc__)
+    parser.add_argument("--family", choices=["qwen3vl"], required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=Recipe.seed)
+    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    trainer = Trainer(Recipe(seed=args.seed, steps=args.steps), args.out)
+    trainer.start()
+    trainer.run()
+    print("checkpoint:", trainer.export())
+
+
+if __name__ == "__main__":
+    main()

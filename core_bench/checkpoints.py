@@ -1,0 +1,53 @@
+"""Which checkpoint a run uses, and what is recorded with the bundled ones (core_bench/bundled/MANIFEST.json)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from core_bench.config import DEFAULT_SINK, DEFAULT_WINDOW, RunConfig
+from core_bench.registry import bundled_checkpoint, model_class
+
+if TYPE_CHECKING:
+    from core_bench.model_wrappers.base import ModelWrapper
+
+MANIFEST = Path(__file__).resolve().parent / "bundled" / "MANIFEST.json"
+
+
+def manifest() -> dict[str, Any]:
+    """Family -> what is known of its bundled checkpoint; {} where none is bundled."""
+    if not MANIFEST.is_file():
+        return {}
+    entries: dict[str, Any] = json.loads(MANIFEST.read_text(encoding="utf-8"))
+    return entries
+
+
+def resolve_device(device: str) -> str:
+    """ "auto" is CUDA where there is one, else the CPU."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def load_wrapper(config: RunConfig) -> ModelWrapper:
+    """The config's model, loaded. Raises UserError, in one line, for a checkpoint that cannot be."""
+    device = resolve_device(config.device)
+    dtype = config.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
+    checkpoint = config.checkpoint or str(bundled_checkpoint(config.model))
+    return model_class(config.model).load(checkpoint, revision=config.revision, device=device, dtype=dtype)
+
+
+def checkpoint_label(config: RunConfig) -> str:
+    """The checkpoint as records name it: no path of this machine for a bundled one."""
+    return f"bundled:{config.model}" if config.checkpoint is None else config.checkpoint
+
+
+def window_and_sink(config: RunConfig, checkpoint_hash: str) -> tuple[int, int]:
+    """Tokens: the flags, else what is recorded with this checkpoint content, else 1024 and 64."""
+    recorded: dict[str, Any] = next((e for e in manifest().values() if e["checkpoint_hash"] == checkpoint_hash), {})
+    window = config.window if config.window is not None else recorded.get("window", DEFAULT_WINDOW)
+    sink = config.sink if config.sink is not None else recorded.get("sink", DEFAULT_SINK)
+    return int(window), int(sink)

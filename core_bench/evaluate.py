@@ -1,0 +1,249 @@
+"""One run: load, prepare, generate, score, append; then the record and its tables.
+
+A sample that fails is a recorded failure with its reason, never a wrong answer and never a lost run. Interrupted at any
+moment, the same command goes on where it stopped: what is done is read from samples.jsonl.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from core_bench import headtables
+from core_bench.arms import BASELINES, Arm, make_arms, plan_records
+from core_bench.checkpoints import checkpoint_label, load_wrapper, window_and_sink
+from core_bench.config import RunConfig
+from core_bench.controls import image_blind
+from core_bench.detect import detect, sidecar, tables, write_tables
+from core_bench.errors import UserError
+from core_bench.heads import HeadScores, pool_scores
+from core_bench.headtables import HeadMeta
+from core_bench.provenance import command_of, data_digest, environment, versions
+from core_bench.registry import load_tasks
+from core_bench.results import build_record, ram_record
+from core_bench.runfolder import RunFolder
+from core_bench.running import run_arms
+from core_bench.schema import Sample
+from core_bench.tables import render_tables
+from core_bench.taskspec import FailedSample, TaskSpec
+
+if TYPE_CHECKING:
+    from core_bench.model_wrappers.base import ModelWrapper
+
+EXIT_NOTHING_SCORED = 1
+Tasks = list[tuple[TaskSpec, list[Sample | FailedSample]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What stays the same for the whole of one run. `settings` binds the OUT folder, `run_id` is made from them."""
+
+    config: RunConfig
+    wrapper: ModelWrapper
+    tasks: Tasks
+    settings: dict[str, Any]
+    heads: tuple[HeadScores, HeadMeta] | None
+    arms: list[Arm]
+
+    @property
+    def run_id(self) -> str:
+        text = json.dumps(self.settings, sort_keys=True)
+        return f"{self.config.model}-{self.config.mode}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def run(config: RunConfig) -> int:
+    """Carry out `config` and print its tables; returns the exit code (0, or 1 where a task has no scored sample)."""
+    tasks = read_tasks(config, config.mode)
+    wrapper = load_wrapper(config)
+    say(_first_line(config, wrapper))
+    session = _session(config, wrapper, tasks)
+    with RunFolder.open(config.out_dir(), session.settings) as folder:
+        if not folder.finished:
+            try:
+                _work(session, folder)
+            finally:
+                _write_record(session, folder)
+        record = folder.record
+    if record is None:
+        raise RuntimeError(f"{config.out_dir()}: no record was written")
+    print(render_tables(record))
+    say(f"record: {config.out_dir() / 'record.json'}")
+    return exit_code(record, config.strict)
+
+
+def read_tasks(config: RunConfig, mode: str) -> Tasks:
+    """The samples of every task that `mode` runs, in file order. Raises UserError where a task has no rows."""
+    specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.bundled)
+    limit, root = config.limit if mode == config.mode else None, config.data_dir
+    return [(spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit)) for spec in specs]
+
+
+def exit_code(record: dict[str, Any], strict: bool) -> int:
+    """0 if every task has a scored (or, in detection, measured) sample and, under strict, no failure; else 1."""
+    for name, task in record["tasks"].items():
+        scored = [arm["n_scored"] for arm in task["arms"].values()]
+        measured = name in record.get("ram", {}).get("per_task", {})
+        if not (measured or (scored and min(scored) > 0)) or (strict and task["n_failed"]):
+            return EXIT_NOTHING_SCORED
+    return 0
+
+
+def say(line: str) -> None:
+    """A line for the person at the terminal; on stderr, so that stdout holds the tables alone."""
+    print(f"core_bench: {line}", file=sys.stderr, flush=True)
+
+
+def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:
+    if config.checkpoint is None:
+        return (
+            f"{config.model}: the small bundled checkpoint {wrapper.checkpoint_hash} "
+            "(--checkpoint HUB_ID_OR_FOLDER for a real one)"
+        )
+    return f"{config.model}: {config.checkpoint}, content {wrapper.checkpoint_hash}"
+
+
+def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
+    settings: dict[str, Any] = {
+        **config.settings(),
+        "checkpoint": checkpoint_label(config),
+        "checkpoint_hash": wrapper.checkpoint_hash,
+        "data": {spec.name: data_digest(samples) for spec, samples in tasks},
+    }
+    heads, arms = None, []
+    window, sink = window_and_sink(config, wrapper.checkpoint_hash)
+    if config.mode in ("ablate", "hybrid"):
+        heads = find_table(config, wrapper)
+        scores, meta = heads
+        say(f"heads: {meta.where}{'' if meta.note is None else f' (note: {meta.note})'}")
+        _refuse_overlap(config, meta, tasks)
+        settings["heads_digest"] = hashlib.sha256(scores.ram.tobytes()).hexdigest()[:16]
+        if config.mode == "hybrid":
+            settings |= {"window": window, "sink": sink}
+    if config.mode != "detect":
+        arms = make_arms(config, heads[0] if heads else None, wrapper.shape, window, sink)
+    return Session(config=config, wrapper=wrapper, tasks=tasks, settings=settings, heads=heads, arms=arms)
+
+
+def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, HeadMeta]:
+    """The head table of --heads; with "auto" and none that fits, detection runs first and its table is cached."""
+    earlier = [path.parent for path in sorted(config.out_dir().parent.glob(f"*/{headtables.SIDECAR}"))]
+
+    def look() -> tuple[HeadScores, HeadMeta] | None:
+        return headtables.resolve(
+            config.heads,
+            checkpoint_hash=wrapper.checkpoint_hash,
+            shape=wrapper.shape,
+            query=config.query,
+            overlap=config.overlap,
+            search=earlier,
+        )
+
+    if (found := look()) is not None:
+        return found
+    cache = headtables.cache_folder(wrapper.checkpoint_hash, config.query, config.overlap)
+    say(f"heads: no table fits this checkpoint, so they are detected first and kept in {cache}")
+    tasks = read_tasks(config, "detect")
+    settings = {
+        "mode": "detect",
+        "frames": [config.frames, config.fps, config.max_pixels],
+        "data": {spec.name: data_digest(samples) for spec, samples in tasks},
+    }
+    with RunFolder.open(cache / "run", settings) as folder:
+        detect(wrapper, config, tasks, folder)
+        per_task = tables(folder.rows, tasks)
+        if not per_task:
+            raise UserError("--heads auto: detection measured no sample; name a head table")
+        write_tables(cache, per_task, sidecar(wrapper, config, folder.rows, tasks, _provenance(config)))
+    if (found := look()) is None:
+        raise RuntimeError(f"{cache}: the head table just written was not found")
+    return found
+
+
+def _refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:
+    shared = meta.overlap((spec.name, sample.id, sample.cluster) for spec, samples in tasks for sample in samples)
+    if shared and not config.allow_overlap:
+        task, name = shared[0]
+        raise UserError(
+            f"{len(shared)} samples, first {name} of {task}, were used to find the heads of {meta.where}: "
+            "evaluate on others, or say --allow-overlap, which is recorded"
+        )
+
+
+def _work(session: Session, folder: RunFolder) -> None:
+    if session.config.mode == "detect":
+        detect(session.wrapper, session.config, session.tasks, folder)
+        return
+    for spec, samples in session.tasks:
+        run_arms(session.wrapper, session.config, spec, samples, session.arms, folder)
+
+
+def _write_record(session: Session, folder: RunFolder) -> None:
+    """Sum up what `folder` holds. Runs after an interruption too: the record then says complete: false."""
+    config, wrapper = session.config, session.wrapper
+    complete = _is_complete(session, folder)
+    ram = None
+    if config.mode == "detect":
+        per_task = tables(folder.rows, session.tasks)
+        if per_task and complete:
+            side = sidecar(wrapper, config, folder.rows, session.tasks, _provenance(config))
+            pooled = write_tables(folder.out, per_task, side)
+            if config.limit is None and config.tasks is None:
+                write_tables(
+                    headtables.cache_folder(wrapper.checkpoint_hash, config.query, config.overlap), per_task, side
+                )
+            ram = ram_record(per_task, pooled)
+        elif per_task:
+            ram = ram_record(per_task, pool_scores(list(per_task.values())))
+    plans = plan_records(session.arms)
+    record = build_record(
+        run={
+            "id": session.run_id,
+            "model": config.model,
+            "checkpoint": checkpoint_label(config),
+            "checkpoint_hash": wrapper.checkpoint_hash,
+            "revision": wrapper.revision,
+            "mode": config.mode,
+            "seed": config.seed,
+            "command": command_of(config),
+            "settings": session.settings,
+            "heads": session.heads[1].to_record() if session.heads else None,
+        },
+        environment=environment(wrapper, config),
+        rows=folder.rows,
+        plans={spec.name: plans for spec, _ in session.tasks},
+        headline={spec.name: spec.headline for spec, _ in session.tasks},
+        baseline=BASELINES.get(config.mode, "dense"),
+        ram=ram,
+        controls=_controls(session) if complete and config.mode != "detect" else None,
+        complete=complete,
+    )
+    folder.write_record(record)
+
+
+def _is_complete(session: Session, folder: RunFolder) -> bool:
+    arms: Sequence[tuple[str, int | None]] = [(arm.name, arm.draw) for arm in session.arms] or [("detect", None)]
+    wanted = (
+        (spec.name, sample.id, name, draw)
+        for spec, samples in session.tasks
+        for sample in samples
+        for name, draw in arms
+    )
+    return all(key in folder.done for key in wanted)
+
+
+def _controls(session: Session) -> dict[str, dict[str, Any]] | None:
+    """Chance level and image-blind score of the generated tasks."""
+    found = {}
+    for spec, samples in session.tasks:
+        if spec.generated:
+            blind = image_blind(session.wrapper, session.config, spec, samples)
+            found[spec.name] = {"chance": spec.chance, "image_blind": blind}
+    return found or None
+
+
+def _provenance(config: RunConfig) -> dict[str, Any]:
+    return {"checkpoint": checkpoint_label(config), "versions": versions(), "command": command_of(config)}

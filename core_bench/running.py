@@ -1,0 +1,117 @@
+"""Generation under every arm of a task, the arms interleaved on the same inputs; one row a sample, arm and draw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from core_bench.arms import Arm
+from core_bench.config import RunConfig
+from core_bench.errors import SampleError
+from core_bench.metrics import Score
+from core_bench.progress import track
+from core_bench.runfolder import Row, RunFolder
+from core_bench.schema import Prepared, Sample
+from core_bench.taskspec import FailedSample, TaskSpec
+
+if TYPE_CHECKING:
+    from core_bench.model_wrappers.base import ModelWrapper
+
+TIMED_MODES = ("dense", "hybrid")
+
+
+def run_arms(
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    spec: TaskSpec,
+    samples: Sequence[Sample | FailedSample],
+    arms: Sequence[Arm],
+    folder: RunFolder,
+) -> None:
+    """Append a row for every (sample, arm, draw) that `folder` lacks.
+
+    The order of the arms turns from sample to sample, so that no arm always runs first. Prefill is timed in dense and
+    hybrid runs; every timed arm is first shown bit-identical to the full forward, once a task.
+    """
+    verified: set[str] = set()
+    for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
+        turn = number % len(arms)
+        ordered = [*arms[turn:], *arms[:turn]]
+        todo = [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
+        if todo:
+            for row in _rows(wrapper, config, spec, sample, todo, verified):
+                folder.append(row)
+
+
+def _rows(
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    spec: TaskSpec,
+    sample: Sample | FailedSample,
+    arms: Sequence[Arm],
+    verified: set[str],
+) -> list[Row]:
+    """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement."""
+    heads = [
+        {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm.name, "draw": arm.draw}
+        for arm in arms
+    ]
+    try:
+        if isinstance(sample, FailedSample):
+            raise SampleError(sample.reason)
+        prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
+    except SampleError as error:
+        return [{**head, "failure": " ".join(str(error).split())} for head in heads]
+    times = _prefill_times(wrapper, config, prepared, arms, verified)
+    rows = []
+    for head, arm, timed in zip(heads, arms, times, strict=True):
+        begin = time.perf_counter()
+        prediction = generate(wrapper, config, spec, prepared, arm)
+        generate_ms = (time.perf_counter() - begin) * 1000
+        score = spec.score(sample, prediction)
+        rows.append(
+            {
+                **head,
+                **scored_fields(sample, prepared, prediction, score),
+                "times": {**timed, "generate_ms": generate_ms},
+            }
+        )
+    return rows
+
+
+def generate(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm) -> str:
+    """The answer under one arm."""
+    from core_bench.attention import apply
+
+    with apply(wrapper.model, arm.plan, impl=config.attention):
+        return wrapper.generate(prepared, config.max_new_tokens or spec.max_new_tokens)
+
+
+def scored_fields(sample: Sample, prepared: Prepared, prediction: str, score: Score) -> dict[str, Any]:
+    """The fields of a row that say what came out."""
+    return {
+        "prediction": prediction,
+        "target": sample.target,
+        "scores": dict(score.scores),
+        "failure": None,
+        "unparsed": score.unparsed,
+        "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},
+        "frames": [list(frames) for frames in prepared.frames],
+    }
+
+
+def _prefill_times(
+    wrapper: ModelWrapper, config: RunConfig, prepared: Prepared, arms: Sequence[Arm], verified: set[str]
+) -> list[dict[str, float]]:
+    """For every arm {language_ms, vision_ms}; empty where the mode times nothing."""
+    if config.mode not in TIMED_MODES:
+        return [{} for _ in arms]
+    from core_bench.prefill import LanguagePrefill
+
+    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=config.attention)
+    for arm in arms:
+        if arm.name not in verified:
+            prefill.verify(arm.plan)  # also the warm-up
+            verified.add(arm.name)
+    return [{"language_ms": prefill.time_ms(arm.plan), "vision_ms": prefill.vision_ms} for arm in arms]
