@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,7 @@ class Session:
 
     @property
     def run_id(self) -> str:
-        text = json.dumps(self.settings, sort_keys=True)
-        return f"{self.config.model}-{self.config.mode}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        return f"{self.config.model}-{self.config.mode}-{_short_hash(self.settings)}"
 
 
 def run(config: RunConfig) -> int:
@@ -63,10 +61,12 @@ def run(config: RunConfig) -> int:
     session = _session(config, wrapper, tasks)
     with RunFolder.open(config.out_dir(), session.settings) as folder:
         if not folder.finished:
+            complete, controls = False, None
             try:
-                _work(session, folder)
-            finally:
-                _write_record(session, folder)
+                controls = _work(session, folder)
+                complete = True
+            finally:  # after an interruption too: the record then says complete: false
+                _write_record(session, folder, controls, complete)
         record = folder.record
     if record is None:
         raise RuntimeError(f"{config.out_dir()}: no record was written")
@@ -97,6 +97,10 @@ def say(line: str) -> None:
     print(f"core_bench: {line}", file=sys.stderr, flush=True)
 
 
+def _short_hash(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+
+
 def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:
     if config.checkpoint is None:
         return (
@@ -124,6 +128,9 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
         if config.mode == "hybrid":
             settings |= {"window": window, "sink": sink}
     if config.mode != "detect":
+        settings["scoring"] = {
+            spec.name: {"metrics": list(spec.metrics), **spec.generation_kwargs} for spec, _ in tasks
+        }
         arms = make_arms(config, heads[0] if heads else None, wrapper.shape, window, sink)
     return Session(config=config, wrapper=wrapper, tasks=tasks, settings=settings, heads=heads, arms=arms)
 
@@ -150,9 +157,12 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
     settings = {
         "mode": "detect",
         "frames": [config.frames, config.fps, config.max_pixels],
+        "seed": config.seed,
+        "dtype": str(wrapper.model.dtype),
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
-    with RunFolder.open(cache / "run", settings) as folder:
+    # One folder for each set of settings: an interrupted detection must not block one with others.
+    with RunFolder.open(cache / f"run-{_short_hash(settings)}", settings) as folder:
         detect(wrapper, config, tasks, folder)
         per_task = tables(folder.rows, tasks)
         if not per_task:
@@ -173,18 +183,21 @@ def _refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:
         )
 
 
-def _work(session: Session, folder: RunFolder) -> None:
+def _work(session: Session, folder: RunFolder) -> dict[str, dict[str, Any]] | None:
+    """Everything that is measured; returns the controls of the generated tasks."""
     if session.config.mode == "detect":
         detect(session.wrapper, session.config, session.tasks, folder)
-        return
+        return None
     for spec, samples in session.tasks:
         run_arms(session.wrapper, session.config, spec, samples, session.arms, folder)
+    return _controls(session)
 
 
-def _write_record(session: Session, folder: RunFolder) -> None:
-    """Sum up what `folder` holds. Runs after an interruption too: the record then says complete: false."""
+def _write_record(
+    session: Session, folder: RunFolder, controls: dict[str, dict[str, Any]] | None, complete: bool
+) -> None:
+    """Sum up what `folder` holds."""
     config, wrapper = session.config, session.wrapper
-    complete = _is_complete(session, folder)
     ram = None
     if config.mode == "detect":
         per_task = tables(folder.rows, session.tasks)
@@ -218,21 +231,10 @@ def _write_record(session: Session, folder: RunFolder) -> None:
         headline={spec.name: spec.headline for spec, _ in session.tasks},
         baseline=BASELINES.get(config.mode, "dense"),
         ram=ram,
-        controls=_controls(session) if complete and config.mode != "detect" else None,
+        controls=controls,
         complete=complete,
     )
     folder.write_record(record)
-
-
-def _is_complete(session: Session, folder: RunFolder) -> bool:
-    arms: Sequence[tuple[str, int | None]] = [(arm.name, arm.draw) for arm in session.arms] or [("detect", None)]
-    wanted = (
-        (spec.name, sample.id, name, draw)
-        for spec, samples in session.tasks
-        for sample in samples
-        for name, draw in arms
-    )
-    return all(key in folder.done for key in wanted)
 
 
 def _controls(session: Session) -> dict[str, dict[str, Any]] | None:
