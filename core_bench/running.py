@@ -64,12 +64,16 @@ def _rows(
     except SampleError as error:
         return [{**head, "failure": " ".join(str(error).split())} for head in heads]
     times = _prefill_times(wrapper, config, prepared, arms, verified)
-    rows = []
+    rows: list[Row] = []
     for head, arm, timed in zip(heads, arms, times, strict=True):
         begin = time.perf_counter()
         prediction = generate(wrapper, config, spec, prepared, arm)
         generate_ms = (time.perf_counter() - begin) * 1000
-        score = spec.score(sample, prediction)
+        try:
+            score = spec.score(sample, prediction)
+        except SampleError as error:
+            rows.append({**head, "prediction": prediction, "failure": " ".join(str(error).split())})
+            continue
         rows.append(
             {
                 **head,
