@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +40,23 @@ def load_wrapper(config: RunConfig) -> ModelWrapper:
     device = resolve_device(config.device)
     dtype = config.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     checkpoint = config.checkpoint or str(bundled_checkpoint(config.model))
-    return model_class(config.model).load(checkpoint, revision=config.revision, device=device, dtype=dtype)
+    with _quiet_unless_terminal():
+        return model_class(config.model).load(checkpoint, revision=config.revision, device=device, dtype=dtype)
+
+
+@contextlib.contextmanager
+def _quiet_unless_terminal() -> Iterator[None]:
+    """Without transformers' progress bars where stderr is no terminal."""
+    from transformers.utils import logging
+
+    hide = not sys.stderr.isatty() and logging.is_progress_bar_enabled()
+    if hide:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if hide:
+            logging.enable_progress_bar()
 
 
 def checkpoint_label(config: RunConfig) -> str:
