@@ -49,6 +49,9 @@ def find_heads(
     *,
     samples: Sequence[Sample] | None = None,
     limit: int | None = None,
+    frames: int | None = None,
+    fps: float | None = None,
+    max_pixels: int | None = None,
     query: str = "question",
     overlap: float = 0.0,
     seed: int = 0,
@@ -56,12 +59,22 @@ def find_heads(
     """RAM of every head, averaged over samples, and over tasks with equal weight.
 
     `tasks`: names or YAML paths, default those of `--mode detect`; `samples`: your own, instead of tasks, each with
-    evidence. Samples that cannot be measured are left out; UserError or SampleError where none is left. Nothing is
-    written.
+    evidence; `limit`: the first so many of each. The other arguments mean what the flags of their names do. Samples
+    that cannot be measured are left out; UserError or SampleError where none is left. Nothing is written.
     """
-    config = RunConfig(model=wrapper.FAMILY, mode="detect", query=query, overlap=overlap, seed=seed, limit=limit)
+    config = RunConfig(
+        model=wrapper.FAMILY,
+        mode="detect",
+        query=query,
+        overlap=overlap,
+        seed=seed,
+        limit=limit,
+        frames=frames,
+        fps=fps,
+        max_pixels=max_pixels,
+    )
     if samples is not None:
-        groups: list[Sequence[object]] = [samples]
+        groups: list[Sequence[object]] = [samples[:limit]]
     else:
         specs = load_tasks(tasks, "detect", bundled=True)
         groups = [spec.samples(spec.split_for("detect"), limit=limit) for spec in specs]
