@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,7 +51,8 @@ def ensure(dataset: str, split: str, root: Path | None = None) -> Path:
     """The folder of one split, written on first use.
 
     `root`: where generated data lives; default is the user's cache folder. A folder is complete or absent: it is
-    written beside its place and moved there. Raises UserError for an unknown data set or split.
+    written beside its place and moved there. Raises UserError for an unknown data set or split, and for a root that
+    cannot be written.
     """
     if dataset not in SPLITS:
         raise UserError(f"generated data set {dataset!r}: expected one of {', '.join(SPLITS)}")
@@ -61,17 +63,24 @@ def ensure(dataset: str, split: str, root: Path | None = None) -> Path:
     name = f"{split}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
     folder = (root or cache_dir() / "data") / f"core_{dataset}_tiny" / name
     if not folder.exists():
-        draft = folder.with_name(f"{name}.{os.getpid()}.tmp")
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        _WRITERS[dataset](draft, split, spec)
         try:
-            draft.rename(folder)
-        except OSError:  # another process finished first: its bytes are the same
-            shutil.rmtree(draft)
-            if not folder.exists():
-                raise
+            _write(folder, dataset, split, spec)
+        except OSError as error:
+            raise UserError(f"{folder}: generated data cannot be written: {error.strerror or error}") from error
     return folder
+
+
+def _write(folder: Path, dataset: str, split: str, spec: Split) -> None:
+    draft = folder.with_name(f"{folder.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)  # what a killed process of the same number left
+    draft.mkdir(parents=True)
+    try:
+        _WRITERS[dataset](draft, split, spec)
+        draft.rename(folder)
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if not (isinstance(error, OSError) and folder.exists()):  # else another finished first: its bytes are the same
+            raise
 
 
 def scenes(split: str, spec: Split) -> Iterator[tuple[str, Scene, np.random.Generator]]:
