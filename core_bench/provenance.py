@@ -72,7 +72,8 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         digest.update(repr((sample.id, sample.cluster)).encode())
         if isinstance(sample, FailedSample):
             continue
-        texts = (sample.prompt, sample.question, sample.target, sample.choices, sample.evidence)
+        texts = (sample.prompt, sample.question, sample.phrase, sample.system, sample.prime)
+        digest.update(repr((sample.target, sample.choices, sample.evidence)).encode())
         digest.update(repr(texts).encode())
         for medium in sample.media:
             if medium.path not in seen:
