@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from core_bench.arms import Arm
 from core_bench.config import RunConfig
-from core_bench.errors import SampleError
+from core_bench.errors import SampleError, UserError
 from core_bench.heads import HeadPlan
 from core_bench.headtables import cache_dir
 from core_bench.progress import track
@@ -29,7 +30,8 @@ def image_blind(
 ) -> dict[str, Any] | None:
     """Headline metric with all media replaced by seeded noise; measured once per checkpoint and data, then cached."""
     key: list[Any] = [wrapper.checkpoint_hash, spec.name, data_digest(samples), str(wrapper.model.dtype)]
-    key += [config.max_pixels, config.frames, config.fps, config.seed, config.max_new_tokens]
+    key += [config.max_pixels, config.frames, config.fps, config.seed]
+    key += [config.max_new_tokens or spec.max_new_tokens, spec.headline]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
     path = cache_dir() / "controls" / f"{spec.name}-{name}.json"
     if path.is_file():
@@ -51,6 +53,9 @@ def image_blind(
         values.append(score.scores[spec.headline])
         clusters.append(sample.cluster)
     result = metric_of(values, clusters) if values else None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, result)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, result)
+    except (OSError, UserError) as error:  # the run is measured by now: its record must not be lost to a full disk
+        print(f"core_bench: note: the image-blind score is not cached: {error}", file=sys.stderr)
     return result
