@@ -59,7 +59,7 @@ def test_the_seed_alone_decides_the_bytes() -> None:
 
     first, others = scene(7), scene(8)
     sprite.cache_clear()
-    np.random.seed(99)  # noqa: NPY002 -- the global state must not matter
+    np.random.seed(99)  # the global state must not matter
     again = scene(7)
     assert first.pixels.tobytes() == again.pixels.tobytes()
     assert first.objects == again.objects
