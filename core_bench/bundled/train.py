@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from transformers import Qwen3VLForConditionalGeneration
 from core_bench.bundled import architecture
 from core_bench.bundled.batches import Batch, Turns, make_batch
 from core_bench.bundled.warmstart import warm_start
+from core_bench.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,14 @@ class Trainer:
         self.step, self.log = 0, []  # type: int, list[dict]
 
     def start(self) -> None:
-        """Resumes from the saved state, or runs the warm start."""
+        """Resumes from the saved state, or runs the warm start. UserError for the state of another recipe."""
         path = self.out / "state.pt"
         if path.exists():
             state = torch.load(path, weights_only=True)
-            if state["recipe"] != asdict(self.recipe):
-                raise SystemExit(f"{path} was made by another recipe: {state['recipe']}")
+            made_with, recipe = state["recipe"], asdict(self.recipe)
+            other = [f"{k} {made_with.get(k)}" for k in recipe if made_with.get(k) != recipe[k]]
+            if other or made_with.keys() != recipe.keys():
+                raise UserError(f"{path}: made by another recipe ({', '.join(other)}): expected an --out of its own")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.log = state["step"], state["log"]
@@ -180,11 +184,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--steps", type=int, default=Recipe.steps)
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(Recipe(seed=args.seed, steps=args.steps), args.out)
-    trainer.start()
+    try:
+        trainer = Trainer(Recipe(seed=args.seed, steps=args.steps), _folder(args.out))
+        trainer.start()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
     trainer.run()
     print("checkpoint:", trainer.export())
+
+
+def _folder(out: Path) -> Path:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {out}: expected a folder that can be written, got: {error.strerror}") from None
+    return out
 
 
 if __name__ == "__main__":
