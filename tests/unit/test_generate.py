@@ -140,16 +140,30 @@ def test_a_killed_writer_is_not_taken_for_the_data(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("small")
 def test_threads_that_write_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together, found = threading.Barrier(2, timeout=20), []
+    found: list[Path] = []
+    written, entered, renamed = threading.Event(), threading.Event(), threading.Event()
     whole = generate._WRITERS["refcocog"]
 
-    def slow(folder: Path, split: str, spec: Split) -> None:
-        together.wait()
-        whole(folder, split, spec)
-        together.wait()
+    def in_turn(folder: Path, split: str, spec: Split) -> None:
+        if threading.current_thread() is threads[0]:
+            whole(folder, split, spec)
+            written.set()
+            assert entered.wait(20)  # the second has made its draft: it must not be this one
+        else:
+            entered.set()
+            assert renamed.wait(20)
+            whole(folder, split, spec)
 
-    monkeypatch.setitem(generate._WRITERS, "refcocog", slow)
-    threads = [threading.Thread(target=lambda: found.append(ensure("refcocog", "eval", tmp_path))) for _ in range(2)]
+    def first() -> None:
+        found.append(ensure("refcocog", "eval", tmp_path))
+        renamed.set()
+
+    def second() -> None:
+        assert written.wait(20)
+        found.append(ensure("refcocog", "eval", tmp_path))
+
+    monkeypatch.setitem(generate._WRITERS, "refcocog", in_turn)
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
     for thread in threads:
         thread.start()
     for thread in threads:
