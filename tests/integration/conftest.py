@@ -1,0 +1,117 @@
+"""What tests of whole runs share: an untrained checkpoint, a small task on disk, and runs through the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from core_bench import cli
+
+TASK = """\
+task: pictures
+dataset_path: json
+dataset_kwargs: {data_files: {found: found.jsonl, tested: tested.jsonl}}
+generation_kwargs: {max_new_tokens: 2}
+metadata: {core_bench: {splits: {detect: found, dense: tested, ablate: tested, hybrid: tested}}}
+"""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended, and its folder."""
+
+    code: int
+    tables: str
+    said: list[str]
+    folder: Path
+
+    @property
+    def record(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "record.json").read_text()))
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return read_lines(self.folder / "samples.jsonl")
+
+    @property
+    def refusal(self) -> str:
+        """The one line that says why nothing was done."""
+        assert self.code == 2, self.said
+        assert self.tables == ""
+        lines = [line for line in self.said if "error:" in line]
+        assert len(lines) == 1, self.said
+        assert self.said[-1] == lines[0], "the reason comes last"
+        assert lines[0].startswith("core_bench: error: ")
+        return lines[0]
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tiny_model: Any, tiny_processor: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The untrained model as a folder. Copy it before you change it."""
+    folder = tmp_path_factory.mktemp("untrained")
+    tiny_model.save_pretrained(folder)
+    tiny_processor.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, empty."""
+    monkeypatch.setenv("CORE_BENCH_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where generated data sets are written once for all tests."""
+    return tmp_path_factory.mktemp("generated")
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Path:
+    """A task of pictures: 3 to find heads on (split found), 4 others to test them on (split tested)."""
+    folder = tmp_path / "task"
+    folder.mkdir()
+    rng = np.random.default_rng(7)
+    for split, n in (("found", 3), ("tested", 4)):
+        rows = []
+        for number in range(n):
+            name = f"{split}{number}"
+            pixels = rng.integers(0, 256, (128, 96 + 32 * number, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{name}.png")
+            evidence = [{"box": [0, 32 * (number % 2), 64, 64 + 32 * (number % 2)]}]
+            row = {"id": name, "image": f"{name}.png", "question": f"What is thing {number}?", "answer": "unknown"}
+            rows.append({**row, "evidence": evidence})
+        write_lines(folder / f"{split}.jsonl", rows)
+    (folder / "pictures.yaml").write_text(TASK)
+    return folder / "pictures.yaml"
+
+
+@pytest.fixture
+def bench(checkpoint: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """bench(mode, *flags, out=NAME): one run through the command line, into a folder of tmp_path."""
+
+    def run(mode: str, *flags: object, out: str = "out", model_folder: Path = checkpoint) -> Ended:
+        folder = tmp_path / "outs" / out
+        words = ["--model", "qwen3vl", "--checkpoint", model_folder, "--device", "cpu", "--mode", mode, "--out", folder]
+        capsys.readouterr()
+        code = cli.main([str(word) for word in (*words, *flags)])
+        printed = capsys.readouterr()
+        return Ended(code, printed.out, printed.err.splitlines(), folder)
+
+    return run

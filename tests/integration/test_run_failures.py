@@ -1,0 +1,99 @@
+"""Samples that cannot be evaluated: recorded with their reason, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core_bench.results import verify_record
+
+Bench = Callable[..., Any]
+
+
+def test_a_missing_file_is_one_recorded_failure(bench: Bench, task: Path) -> None:
+    (task.parent / "tested1.png").unlink()
+    ran = bench("dense", "--tasks", task)
+    assert ran.code == 0
+    failed = [row for row in ran.rows if row["failure"] is not None]
+    assert [row["id"] for row in failed] == ["tested1"]
+    assert str(task.parent / "tested1.png") in failed[0]["failure"]
+    body = ran.record["tasks"]["pictures"]
+    assert (body["n"], body["n_failed"], body["arms"]["dense"]["n_scored"]) == (4, 1, 3)
+    assert "failed 1" in ran.tables
+    assert bench("dense", "--tasks", task, "--strict").code == 1, "strictness is no setting: the same folder"
+    assert bench("dense", "--tasks", task).code == 0
+
+
+def test_a_task_without_a_scored_sample(bench: Bench, task: Path) -> None:
+    for path in task.parent.glob("tested*.png"):
+        path.unlink()
+    ran = bench("dense", "--tasks", task)
+    assert ran.code == 1
+    assert ran.record["run"]["complete"]
+    assert ran.record["tasks"]["pictures"]["arms"]["dense"]["n_scored"] == 0
+    verify_record(ran.record, ran.rows)
+
+
+def test_every_arm_records_the_failure(bench: Bench, task: Path) -> None:
+    found = bench("detect", "--tasks", task, out="found")
+    (task.parent / "tested0.png").write_bytes(b"not a picture")
+    ran = bench("ablate", "--tasks", task, "--heads", found.folder / "heads.tsv", "--ablate", "top:2,random:2")
+    assert ran.code == 0
+    assert len([row for row in ran.rows if row["id"] == "tested0" and "tested0.png" in row["failure"]]) == 7
+    arms = ran.record["tasks"]["pictures"]["arms"]
+    assert {arm["n_failed"] for arm in arms.values()} == {1, 5}
+    assert ran.record["tasks"]["pictures"]["n_failed"] == 1
+    assert arms["top:2"]["delta"]["n"] == 3
+
+
+def test_detection_leaves_out_what_it_cannot_measure(bench: Bench, task: Path) -> None:
+    lines = task.parent / "found.jsonl"
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    rows[0]["evidence"] = []
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = bench("detect", "--tasks", task)
+    assert ran.code == 0
+    assert [row["failure"] is None for row in ran.rows] == [False, True, True]
+    assert ran.record["ram"]["per_task"]["pictures"]["n"] == 2
+    sidecar = json.loads((ran.folder / "heads.json").read_text())
+    assert sidecar["samples"]["pictures"]["ids"] == ["found1", "found2"]
+
+    for row in rows:
+        row["evidence"] = []
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    none = bench("detect", "--tasks", task, out="none")
+    assert none.code == 1
+    assert "ram" not in none.record
+    assert not (none.folder / "heads.tsv").exists()
+
+
+def test_phrases_are_asked_for_only_where_there_are_some(bench: Bench, task: Path) -> None:
+    ran = bench("detect", "--tasks", task, "--query", "phrase")
+    assert ran.code == 1
+    assert all("--query phrase" in row["failure"] for row in ran.rows)
+
+
+def test_a_sample_that_cannot_be_scored(bench: Bench, task: Path) -> None:
+    (task.parent / "scoring.py").write_text(
+        "from core_bench.errors import SampleError\n"
+        "def results(doc, said):\n"
+        "    if doc['id'] == 'tested2':\n"
+        "        raise SampleError('answer: expected a number, got unknown')\n"
+        "    return {'right': 1.0}\n"
+    )
+    task.write_text(task.read_text() + "process_results: !function scoring.results\nmetric_list: [{metric: right}]\n")
+    ran = bench("dense", "--tasks", task)
+    assert ran.code == 0
+    assert [row["failure"] for row in ran.rows if row["failure"]] == ["answer: expected a number, got unknown"]
+    assert ran.record["tasks"]["pictures"]["arms"]["dense"]["metrics"]["right"]["value"] == 1.0
+
+
+@pytest.mark.parametrize("result", ["{}", "{'right': float('nan')}", "None"])
+def test_a_scoring_function_that_gives_nothing_stops_the_run(bench: Bench, task: Path, result: str) -> None:
+    (task.parent / "scoring.py").write_text(f"def results(doc, said):\n    return {result}\n")
+    task.write_text(task.read_text() + "process_results: !function scoring.results\nmetric_list: [{metric: right}]\n")
+    assert f"{task}:" in bench("dense", "--tasks", task).refusal
