@@ -5,7 +5,7 @@ BIN := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
 PIP := $(BIN) -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-slow test-all check clean
+.PHONY: run test test-slow test-all check claims clean
 
 run: $(STAMP)
 	@scripts/demo.sh $(BIN)
@@ -36,3 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 clean:
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The README's table of claims, from the records of `make run`.
+claims: $(STAMP)
+	$(BIN) -m core_bench.bundled.claims runs/demo --write README.md

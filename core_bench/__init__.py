@@ -1,4 +1,4 @@
-"""core_bench: find, ablate and exploit the cross-modal retrieval (CoRe) heads of multimodal LLMs.
+"""core_bench: find, ablate and exploit the Context-aware Retrieval (CoRe) heads of multimodal LLMs.
 
     import core_bench
     wrapper = core_bench.load("qwen3vl")

@@ -21,7 +21,7 @@ from core_bench.registry import suggestion
 
 EXIT_USER, EXIT_TERM, EXIT_INT, EXIT_PIPE = 2, 75, 130, 141
 SHORT_HELP = """\
-Find, ablate and exploit the cross-modal retrieval heads of multimodal LLMs.
+Find, ablate and exploit the Context-aware Retrieval (CoRe) heads of multimodal LLMs.
 
   python -m core_bench --model qwen3vl --mode detect       rank the heads
   python -m core_bench --model qwen3vl --mode ablate       switch them off

@@ -38,14 +38,21 @@ class Recipe:
     warmup: int = 100
     decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
     aux_until: float = 0.5  # share of the steps during which the shape words themselves predict the colour
-    head_dropout: float = (
-        0.1  # whole heads, per conversation, in layers 1 and up: several heads then carry an answer onward
-    )
-    head_dropout_from: int = 300
+    head_dropout: float = 0.1  # whole heads, per conversation: several heads then carry an answer onward
+    head_dropout_from: int = 300  # in layers 1 and up: retrieval has settled in layer 0 by then
+    finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
+    finish_lr: float = 5e-4
+
+    @property
+    def total_steps(self) -> int:
+        return self.steps + self.finish_steps
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, constant, linear decay to zero."""
+    """Linear warm-up, constant, linear decay to zero; the same again, shorter and lower, for the finish."""
+    if step >= recipe.steps:
+        done, left = step - recipe.steps, recipe.total_steps - step
+        return recipe.finish_lr * min(1.0, (done + 1) / 10, left / (0.5 * recipe.finish_steps))
     rising = min(1.0, (step + 1) / recipe.warmup)
     start = recipe.decay_from * recipe.steps
     falling = min(1.0, (recipe.steps - step) / (recipe.steps - start))
@@ -66,8 +73,10 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> dict:
 
 
 @contextmanager
-def dropped_heads(model: Qwen3VLForConditionalGeneration, rate: float, seed: int) -> Iterator[None]:
-    """Silences each head (o_proj input) of the layers above the first with probability `rate`, per conversation."""
+def dropped_heads(
+    model: Qwen3VLForConditionalGeneration, rate: float, seed: int, first_layer: int = 1
+) -> Iterator[None]:
+    """Silences each head (o_proj input) of `first_layer` and above with probability `rate`, per conversation."""
     generator = torch.Generator().manual_seed(seed)
     text = model.config.text_config
 
@@ -79,7 +88,7 @@ def dropped_heads(model: Qwen3VLForConditionalGeneration, rate: float, seed: int
 
     hooks = []
     if rate > 0:
-        layers = model.model.language_model.layers[1:]
+        layers = model.model.language_model.layers[first_layer:]
         hooks = [layer.self_attn.o_proj.register_forward_pre_hook(silence) for layer in layers]
     try:
         yield
@@ -144,7 +153,8 @@ class Trainer:
         rng = np.random.default_rng((recipe.seed, 1, step))
         batch = make_batch(self.turns, rng, **curriculum(recipe, step, rng))
         rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
-        with dropped_heads(self.model, rate, seed=recipe.seed * 1_000_003 + step):
+        first_layer = 1 if step < recipe.steps else 0
+        with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
             answer, aux, right = losses(self.model, batch)
         loss = answer + aux if step < recipe.aux_until * recipe.steps else answer
         for group in self.optimizer.param_groups:
@@ -158,13 +168,13 @@ class Trainer:
 
     def run(self) -> None:
         began = time.perf_counter()
-        while self.step < self.recipe.steps:
+        while self.step < self.recipe.total_steps:
             figures = self.train_step()
             if self.step % 20 == 0:
                 entry = {"step": self.step, **{name: round(value, 4) for name, value in figures.items()}}
                 self.log.append(entry)
                 print(entry, f"{time.perf_counter() - began:.0f} s", flush=True)
-            if self.step % 100 == 0 or self.step == self.recipe.steps:
+            if self.step % 100 == 0 or self.step == self.recipe.total_steps:
                 self.save()
 
     def export(self) -> Path:
