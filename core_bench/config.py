@@ -117,7 +117,7 @@ class RunConfig:
                 raise UserError(f"--tasks: {twice[0]} is given more than once")
 
     def _check_files(self) -> None:
-        if self.heads != "auto" and not Path(self.heads).is_file():
+        if self.heads != "auto" and not Path(self.heads).exists():
             raise UserError(f"--heads: expected auto or a heads.tsv file, got {self.heads!r} (no such file)")
         if self.data_dir is not None and Path(self.data_dir).exists() and not Path(self.data_dir).is_dir():
             raise UserError(f"--data-dir: expected a folder, got the file {self.data_dir!r}")

@@ -67,6 +67,7 @@ def sidecar(
         },
         "query": config.query,
         "overlap": config.overlap,
+        "limit": config.limit,
         "frames": {"frames": config.frames, "fps": config.fps, "max_pixels": config.max_pixels},
         "versions": provenance["versions"],
         "seed": config.seed,

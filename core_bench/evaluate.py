@@ -78,7 +78,8 @@ def run(config: RunConfig) -> int:
 def read_tasks(config: RunConfig, mode: str) -> Tasks:
     """The samples of every task that `mode` runs, in file order. Raises UserError where a task has no rows."""
     specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.bundled)
-    limit, root = config.limit if mode == config.mode else None, config.data_dir
+    own = mode == config.mode  # else: detection that runs first, on its own tasks and in its own place
+    limit, root = (config.limit, config.data_dir) if own else (None, None)
     return [(spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit)) for spec in specs]
 
 

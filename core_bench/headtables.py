@@ -21,7 +21,7 @@ TABLE, SIDECAR = "heads.tsv", "heads.json"
 CACHE_VARIABLE = "CORE_BENCH_CACHE"
 SIDECAR_KEYS = (
     "checkpoint", "checkpoint_hash", "revision", "tasks", "split", "samples",
-    "query", "overlap", "frames", "versions", "seed", "command",
+    "query", "overlap", "limit", "frames", "versions", "seed", "command",
 )  # fmt: skip
 BUNDLED = Path(__file__).resolve().parent / "bundled"
 
@@ -45,8 +45,14 @@ class HeadMeta:
         return sorted(shared)
 
     def to_record(self) -> dict[str, Any]:
-        """As `run.heads` of a record holds it."""
-        return {"where": self.where, "checkpoint_hash": self.checkpoint_hash, "note": self.note}
+        """As `run.heads` of a record holds it: it says which table it was, without this machine's folders."""
+        path = Path(self.where).resolve()
+        where = path.name
+        for name, root in (("bundled", BUNDLED), ("cache", cache_dir()), ("", Path.cwd())):
+            if path.is_relative_to(root.resolve()):
+                where = ":".join(part for part in (name, path.relative_to(root.resolve()).as_posix()) if part)
+                break
+        return {"where": where, "checkpoint_hash": self.checkpoint_hash, "note": self.note}
 
 
 def cache_dir() -> Path:
@@ -79,7 +85,8 @@ def resolve(
     if spec != "auto":
         return _read(Path(spec), checkpoint_hash, shape)
     bundled = sorted(path.parent for path in BUNDLED.glob(f"*/{SIDECAR}"))
-    wanted = {"checkpoint_hash": checkpoint_hash, "query": query, "overlap": overlap}
+    # A table found on a few samples (--limit) is taken only when it is named.
+    wanted = {"checkpoint_hash": checkpoint_hash, "query": query, "overlap": overlap, "limit": None}
     for folder in [*bundled, cache_folder(checkpoint_hash, query, overlap), *(search or [])]:
         if not (folder / SIDECAR).is_file():
             continue

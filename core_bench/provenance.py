@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import platform
 import shlex
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,18 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         texts = (sample.prompt, sample.question, sample.phrase, sample.system, sample.prime)
         digest.update(repr((sample.target, sample.choices, sample.evidence)).encode())
         digest.update(repr(texts).encode())
+        digest.update(repr(_columns(sample.doc)).encode())
         for medium in sample.media:
             if medium.path not in seen:
                 seen[medium.path] = _file_mark(medium)
             digest.update(repr((seen[medium.path], medium.kind, medium.page, medium.span)).encode())
     return digest.hexdigest()[:16]
+
+
+def _columns(doc: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What a task's own scoring may read of a row, without paths of this machine."""
+    cells = ((name, json.dumps(value, sort_keys=True, default=str)) for name, value in doc.items())
+    return sorted((name, cell) for name, cell in cells if not cell.startswith('"/'))
 
 
 def _file_mark(medium: Media) -> str:

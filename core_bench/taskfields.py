@@ -29,12 +29,12 @@ def check_template(value: object, what: str, place: Place) -> None:
         raise UserError(f"{place}: {what}: expected plain placeholders such as {{question}}, got {value!r}")
 
 
-def call(ref: FunctionRef, doc: Doc, what: str, **keywords: Any) -> Any:
-    """`function(doc)`, with the keyword arguments that it takes; SampleError if it stumbles over the row."""
+def call(ref: FunctionRef, doc: Doc, what: str, *more: Any, **keywords: Any) -> Any:
+    """`function(doc, *more)`, with the keyword arguments that it takes; SampleError if it stumbles over the row."""
     function = ref.resolve()
     taken = inspect.signature(function).parameters
     try:
-        return function(doc, **{name: value for name, value in keywords.items() if name in taken})
+        return function(doc, *more, **{name: value for name, value in keywords.items() if name in taken})
     except (UserError, SampleError):
         raise
     except _ROW_ERRORS as error:

@@ -119,8 +119,7 @@ class TaskSpec:
             prediction = prediction.partition(stop)[0]
         function = self.keys.get("process_results")
         if function is not None:
-            result = function.resolve()(dict(sample.doc), [prediction])
-            return self._checked(result, function)
+            return self._checked(call(function, dict(sample.doc), "process_results", [prediction]), function)
         values = {name: METRICS[name](prediction, sample.target, sample.choices) for name in self.metrics}
         return Score(
             scores={name: value for name, (value, _) in values.items()},

@@ -23,7 +23,7 @@ BEGIN, END = "<!-- claims: written by `make claims`, do not edit -->", "<!-- cla
 
 @dataclass(frozen=True)
 class Claim:
-    """One line: what is claimed, what was measured, the bound, and whether it holds (None: an aim, reported as it is)."""
+    """One line: what is claimed, what was measured, the bound, and whether it holds (None: reported as it is)."""
 
     text: str
     measured: str
@@ -36,7 +36,7 @@ def claims(ablate: dict[str, Any], hybrid: dict[str, Any], task: str) -> list[Cl
     cut, kept = ablate["tasks"][task], hybrid["tasks"][task]
     arms, long = cut["arms"], kept["arms"]
     none, top, bottom, random = (_arm(arms, name) for name in ("none", "top:", "bottom:", "random:"))
-    dense, full, low = (_arm(long, name) for name in ("dense", "hybrid:10%", "hybrid:bottom:"))
+    dense, full, low = (_arm(long, name) for name in ("dense", "hybrid:5%", "hybrid:bottom:5%"))
     blind, chance = cut["controls"]["image_blind"], cut["controls"]["chance"]
     plan = full["plan"]
     k, window = len(plan["full"]), f"window {plan['window']} + sink {plan['sink']}"

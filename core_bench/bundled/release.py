@@ -1,7 +1,7 @@
 """Puts a trained checkpoint into the package and writes down what is known of it in MANIFEST.json.
 
-`python -m core_bench.bundled.release --family qwen3vl --training OUT` copies what `core_bench.bundled.train` left in OUT;
-after the runs of `make run` on it, `--runs runs/demo` adds their head table and figures.
+`python -m core_bench.bundled.release --family qwen3vl --training OUT` copies what `core_bench.bundled.train` left in
+OUT; after the runs of `make run` on it, `--runs runs/demo` adds their head table and figures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRAINING = "training.json"
 
 
 def install(family: str, training: Path) -> dict[str, Any]:
-    """Copy the checkpoint and return its manifest entry, still without figures. UserError where something is missing."""
+    """Copy the checkpoint and return its manifest entry, still without figures. UserError if something is missing."""
     source, folder = training / "checkpoint", MANIFEST.parent / family
     if not (source / _TRAINING).is_file():
         raise UserError(f"--training {training}: expected a finished training with checkpoint/{_TRAINING}")

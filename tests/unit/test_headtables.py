@@ -28,7 +28,8 @@ def sidecar(content: str, **changes: Any) -> dict[str, Any]:
         "core_b": {"ids": ["9"], "clusters": ["z.pdf"]},
     }
     base = dict.fromkeys(headtables.SIDECAR_KEYS)
-    return base | {"checkpoint": "some/model", "checkpoint_hash": content, "samples": samples} | changes
+    found_by = {"query": "question", "overlap": 0.0, "limit": None}
+    return base | found_by | {"checkpoint": "some/model", "checkpoint_hash": content, "samples": samples} | changes
 
 
 @pytest.fixture
@@ -73,6 +74,21 @@ def test_auto_passes_over_tables_of_other_content(home: Path) -> None:
     put(home / "earlier", "sha256:bb", 0.2)
     put(home / "later", "sha256:aa", 0.4)
     assert found_shift([home / "earlier", home / "later"]) == 0.4
+
+
+@pytest.mark.parametrize("changes", [{"query": "last"}, {"overlap": 0.5}, {"limit": 2}])
+def test_auto_passes_over_tables_found_by_another_rule_or_on_few_samples(home: Path, changes: dict[str, Any]) -> None:
+    write_tables(home / "run", {"core_a": scores()}, scores(), sidecar("sha256:aa", **changes))
+    assert found_shift([home / "run"]) is None
+    assert resolve(str(home / "run"), checkpoint_hash="sha256:aa", shape=SHAPE) is not None
+
+
+def test_a_record_names_the_table_without_this_machines_folders(home: Path) -> None:
+    for folder, name in ((cache_dir() / "heads" / "x", "cache:heads/x/heads.tsv"), (home / "run", "heads.tsv")):
+        write_tables(folder, {"core_a": scores()}, scores(), sidecar("sha256:aa"))
+        found = resolve(str(folder), checkpoint_hash="sha256:aa", shape=SHAPE)
+        assert found is not None
+        assert found[1].to_record()["where"] == name
 
 
 def test_a_path_is_read_with_its_sidecar(home: Path) -> None:
