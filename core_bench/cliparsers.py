@@ -63,7 +63,7 @@ def run_parser() -> Parser:
     parser = Parser(
         prog=PROG,
         argument_default=argparse.SUPPRESS,
-        description="Measure a model dense; find its Context-aware Retrieval (CoRe) heads, switch them off, keep them full.",
+        description="Find a model's Context-aware Retrieval (CoRe) heads, switch them off, or keep only them full.",
         epilog="Other commands: " + ", ".join(f"{PROG} {name}" for name in COMMANDS) + " (each has its own --help). "
         "The same command resumes an interrupted run. Exit codes: 0 done, 1 a task has no scored sample, 2 a mistake "
         "in the command, 75 SIGTERM, 130 SIGINT.",

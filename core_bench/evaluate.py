@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from core_bench import headtables
@@ -168,7 +168,8 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
         per_task = tables(folder.rows, tasks)
         if not per_task:
             raise UserError("--heads auto: detection measured no sample; name a head table")
-        write_tables(cache, per_task, sidecar(wrapper, config, folder.rows, tasks, _provenance(config)))
+        whole = replace(config, limit=None)  # --limit is about the evaluation, not about this detection
+        write_tables(cache, per_task, sidecar(wrapper, whole, folder.rows, tasks, _provenance(config)))
     if (found := look()) is None:
         raise RuntimeError(f"{cache}: the head table just written was not found")
     return found
