@@ -20,8 +20,8 @@ stage detect "$python" -m core_bench --model qwen3vl --mode detect --out "$out/d
 stage ablate "$python" -m core_bench --model qwen3vl --mode ablate --heads "$heads" --out "$out/ablate"
 # Beside the top heads, as many bottom ones: that it must be these heads, not merely some, is part of the claim.
 stage hybrid "$python" -m core_bench --model qwen3vl --mode hybrid --keep 5%,10%,bottom:5% --heads "$heads" --out "$out/hybrid"
+stage speed "$python" -m core_bench speed --model qwen3vl --what prefill --tokens 4096,16384 --heads "$heads" --json "$out/speed.json"
 stage claims "$python" -m core_bench.bundled.claims "$out"
-stage speed "$python" -m core_bench speed --model qwen3vl --what prefill --tokens 4096,16384
 stage "leaderboard add" "$python" -m core_bench leaderboard add "$out/detect" "$out/ablate" "$out/hybrid" --dir runs/leaderboard
 stage "leaderboard build" "$python" -m core_bench leaderboard build --dir runs/leaderboard
 

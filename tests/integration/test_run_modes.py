@@ -164,7 +164,7 @@ def test_generated_task_with_controls(bench: Bench, generated: Path, cache: Path
     assert any("no table fits this checkpoint, so they are detected first" in line for line in first.said)
     table = next(cache.glob("heads/*/heads.tsv"))
     assert any(f"heads: {table}" in line for line in first.said)
-    assert first.record["run"]["heads"]["where"] == str(table)
+    assert first.record["run"]["heads"]["where"] == f"cache:{table.relative_to(cache).as_posix()}"
     controls = first.record["tasks"]["core_refcocog_tiny"]["controls"]
     assert controls["chance"] == 0.125
     assert controls["image_blind"]["n"] == 2
