@@ -102,9 +102,11 @@ def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sampl
     row: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": ARM, "draw": None}
     if isinstance(sample, FailedSample):
         return {**row, "failure": sample.reason}
+    import torch
+
     try:
         measured, prepared = measure_sample(wrapper, config, sample)
-    except SampleError as error:
+    except (SampleError, torch.OutOfMemoryError) as error:
         return {**row, "failure": " ".join(str(error).split())}
     return {
         **row,

@@ -40,8 +40,7 @@ def run_arms(
         ordered = [*arms[turn:], *arms[:turn]]
         todo = [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
         if todo:
-            for row in _rows(wrapper, config, spec, sample, todo, verified):
-                folder.append(row)
+            folder.append(*_rows(wrapper, config, spec, sample, todo, verified))
 
 
 def _rows(
@@ -52,7 +51,12 @@ def _rows(
     arms: Sequence[Arm],
     verified: set[str],
 ) -> list[Row]:
-    """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement."""
+    """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement.
+
+    Running out of GPU memory is a failure of this sample and arm, like an unreadable file: others may be shorter.
+    """
+    import torch
+
     heads = [
         {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm.name, "draw": arm.draw}
         for arm in arms
@@ -61,18 +65,19 @@ def _rows(
         if isinstance(sample, FailedSample):
             raise SampleError(sample.reason)
         prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
-    except SampleError as error:
-        return [{**head, "failure": " ".join(str(error).split())} for head in heads]
-    times = _prefill_times(wrapper, config, prepared, arms, verified)
+        times = _prefill_times(wrapper, config, prepared, arms, verified)
+    except (SampleError, torch.OutOfMemoryError) as error:
+        return [{**head, "failure": one_line(error)} for head in heads]
     rows: list[Row] = []
     for head, arm, timed in zip(heads, arms, times, strict=True):
         begin = time.perf_counter()
-        prediction = generate(wrapper, config, spec, prepared, arm)
-        generate_ms = (time.perf_counter() - begin) * 1000
+        prediction = None
         try:
+            prediction = generate(wrapper, config, spec, prepared, arm)
+            generate_ms = (time.perf_counter() - begin) * 1000
             score = spec.score(sample, prediction)
-        except SampleError as error:
-            rows.append({**head, "prediction": prediction, "failure": " ".join(str(error).split())})
+        except (SampleError, torch.OutOfMemoryError) as error:
+            rows.append({**head, "prediction": prediction, "failure": one_line(error)})
             continue
         rows.append(
             {
@@ -82,6 +87,11 @@ def _rows(
             }
         )
     return rows
+
+
+def one_line(error: Exception) -> str:
+    """The reason of a failure as a row holds it."""
+    return " ".join(str(error).split())
 
 
 def generate(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm) -> str:

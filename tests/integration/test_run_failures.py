@@ -97,3 +97,32 @@ def test_a_scoring_function_that_gives_nothing_stops_the_run(bench: Bench, task:
     (task.parent / "scoring.py").write_text(f"def results(doc, said):\n    return {result}\n")
     task.write_text(task.read_text() + "process_results: !function scoring.results\nmetric_list: [{metric: right}]\n")
     assert f"{task}:" in bench("dense", "--tasks", task).refusal
+
+
+def test_running_out_of_memory_is_a_failure_of_that_sample_and_arm(
+    bench: Bench, task: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from core_bench import detect, running
+
+    found = bench("detect", "--tasks", task, out="found")
+    generate, calls = running.generate, []
+
+    def sometimes(*args: Any) -> str:
+        calls.append(args)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.\n Tried to allocate 2 GiB")
+        return generate(*args)
+
+    monkeypatch.setattr(running, "generate", sometimes)
+    ran = bench("hybrid", "--tasks", task, "--heads", found.folder / "heads.tsv", "--keep", "50%")
+    assert ran.code == 0
+    assert [row["failure"] for row in ran.rows if row["failure"]] == ["CUDA out of memory. Tried to allocate 2 GiB"]
+    assert len(ran.rows) == 8
+
+    def never(*args: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(detect, "measure_sample", never)
+    assert bench("detect", "--tasks", task, out="again").code == 1

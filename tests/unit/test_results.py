@@ -81,6 +81,22 @@ def test_a_new_folder_keeps_rows_and_resumes(tmp_path: Path) -> None:
             run.append(row(0))
 
 
+def test_rows_measured_together_are_written_together_or_not_at_all(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with RunFolder.open(out, SETTINGS) as run:
+        run.append(row(0), row(0, "hybrid:10%"))
+        before = (out / "samples.jsonl").read_bytes()
+        with pytest.raises(ValueError, match="there already"):
+            run.append(row(1), row(0))
+        with pytest.raises(ValueError, match="there already"):
+            run.append(row(2), row(2))
+        with pytest.raises(ValueError, match="a failed sample has no scores"):
+            run.append(row(3), row(4) | {"failure": "broken"})
+        assert (out / "samples.jsonl").read_bytes() == before
+        assert run.rows == [row(0), row(0, "hybrid:10%")]
+        assert run.done == {(TASK, "s00", "dense", None), (TASK, "s00", "hybrid:10%", None)}
+
+
 def test_a_busy_folder_is_refused_and_freed_on_close(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with RunFolder.open(out, SETTINGS), pytest.raises(UserError, match=f"--out {out}: another process") as error:
