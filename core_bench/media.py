@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import av
 import numpy as np
@@ -201,12 +201,16 @@ def sample_indices(
     return [int(index) for index in np.linspace(first, last - 1, count).round()]
 
 
+# PyAV 19 reads metadata only when asked and has no such option; older ones decode it on opening, where odd bytes raise.
+_OPEN_OPTIONS: dict[str, Any] = {} if int(av.__version__.split(".")[0]) >= 19 else {"metadata_errors": "ignore"}
+
+
 @contextmanager
 def _open_video(path: str) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The opened file and the stream a player would show; FFmpeg's errors, also while decoding, become SampleError."""
     _must_exist(path)
     try:
-        with av.open(path, metadata_errors="ignore") as container:
+        with av.open(path, **_OPEN_OPTIONS) as container:
             streams = [s for s in container.streams.video if not s.disposition & Disposition.attached_pic]
             if not streams:
                 raise SampleError(f"{path}: no video stream")
