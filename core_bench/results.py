@@ -222,7 +222,10 @@ def _prefill(rows: list[Row], base: list[Row] | None) -> JSON | None:
     }
     dense = _times(base or [], "language_ms")
     if shared := sorted(language.keys() & dense.keys()):
-        value, interval = ratio_ci([dense[i] for i in shared], [language[i] for i in shared])
+        clusters = {row["id"]: row["cluster"] for row in rows}
+        value, interval = ratio_ci(
+            [dense[i] for i in shared], [language[i] for i in shared], [clusters[i] for i in shared]
+        )
         body["speedup"] = {"value": value, "ci95": None if interval is None else list(interval), "n": len(shared)}
     return body
 

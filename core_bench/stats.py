@@ -106,23 +106,35 @@ def median_iqr(values: Sequence[float]) -> tuple[float, float]:
 
 
 def ratio_ci(
-    dense_ms: Sequence[float], other_ms: Sequence[float], *, seed: int = 0, draws: int = BOOTSTRAP_DRAWS
+    dense_ms: Sequence[float],
+    other_ms: Sequence[float],
+    clusters: Sequence[Hashable],
+    *,
+    seed: int = 0,
+    draws: int = BOOTSTRAP_DRAWS,
 ) -> tuple[float, Interval | None]:
-    """Speed-up median(dense_ms) / median(other_ms), and a 95% percentile interval from resampling the pairs.
+    """Speed-up median(dense_ms) / median(other_ms), and a 95% percentile interval of the cluster bootstrap: clusters
+    are drawn with replacement, each with all of its pairs.
 
-    `dense_ms[i]` and `other_ms[i]` are times of the same sample. The interval is None for a single pair. Seeded: the
-    same times in the same order give the same interval. Raises ValueError on unequal lengths, no pair, or a time <= 0.
+    `dense_ms[i]` and `other_ms[i]` are times of the same sample, which belongs to `clusters[i]`. The interval is None
+    with fewer than two clusters. Seeded: the same times in the same order give the same interval. Raises ValueError on
+    unequal lengths, no pair, or a time <= 0.
     """
     dense, other = np.asarray(dense_ms, dtype=np.float64), np.asarray(other_ms, dtype=np.float64)
-    if dense.shape != other.shape or dense.ndim != 1 or dense.size == 0:
-        raise ValueError(f"ratio_ci: expected two equally long lists of times, got {dense.size} and {other.size}")
+    if dense.shape != other.shape or dense.ndim != 1 or dense.size == 0 or dense.size != len(clusters):
+        sizes = f"{dense.size} and {other.size}, and {len(clusters)} clusters"
+        raise ValueError(f"ratio_ci: expected two equally long lists of times, got {sizes}")
     if not bool(np.all(np.isfinite(dense) & np.isfinite(other) & (dense > 0) & (other > 0))):
         raise ValueError("ratio_ci: times must be finite and above zero")
     value = float(np.median(dense) / np.median(other))
-    if dense.size < 2:
+    codes_N, n_clusters = _codes(clusters)
+    if n_clusters < 2:
         return value, None
-    rows = np.random.default_rng(seed).integers(0, dense.size, size=(draws, dense.size))
-    ratios = np.median(dense[rows], axis=1) / np.median(other[rows], axis=1)
+    picks_DG = np.random.default_rng(seed).integers(0, n_clusters, size=(draws, n_clusters))
+    offsets_D1 = n_clusters * np.arange(draws)[:, None]
+    times_DG = np.bincount((picks_DG + offsets_D1).ravel(), minlength=draws * n_clusters).reshape(draws, n_clusters)
+    counts_DN = times_DG[:, codes_N]
+    ratios = _repeated_median(dense, counts_DN) / _repeated_median(other, counts_DN)
     low, high = np.percentile(ratios, [2.5, 97.5])
     return value, (float(low), float(high))
 
@@ -155,6 +167,15 @@ def _codes(clusters: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:
     seen: dict[Hashable, int] = {}
     codes = np.array([seen.setdefault(cluster, len(seen)) for cluster in clusters], dtype=np.int64)
     return codes, len(seen)
+
+
+def _repeated_median(values_N: Floats, counts_DN: NDArray[np.int64]) -> Floats:
+    """For each row of counts the median of the values, value i repeated counts[i] times."""
+    order = np.argsort(values_N)
+    upto_DN = np.cumsum(counts_DN[:, order], axis=1)
+    total_D1 = upto_DN[:, -1:]
+    middle = [values_N[order][(upto_DN > at_D1).argmax(axis=1)] for at_D1 in ((total_D1 - 1) // 2, total_D1 // 2)]
+    return (middle[0] + middle[1]) / 2
 
 
 def _effective_n(variance: float, stderr: float, n: int, n_clusters: int) -> float:

@@ -262,6 +262,13 @@ def test_record_times_and_speedup_are_paired() -> None:
     assert "speedup" not in arms["dense"]["prefill"]
 
 
+def test_the_interval_of_a_speedup_counts_clusters() -> None:
+    rows = [line | {"cluster": "one video"} for line in hybrid_rows()]
+    arms = build(rows, {"dense": {}, "hybrid:10%": HYBRID})["tasks"][TASK]["arms"]
+    assert arms["hybrid:10%"]["prefill"]["speedup"]["ci95"] is None
+    assert hybrid_record()["tasks"][TASK]["arms"]["hybrid:10%"]["prefill"]["speedup"]["ci95"] is not None
+
+
 def test_the_order_of_rows_does_not_matter() -> None:
     plans = {"dense": {}, "hybrid:10%": HYBRID}
     rows = hybrid_rows()

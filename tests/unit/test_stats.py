@@ -189,19 +189,65 @@ def test_speedup_is_the_ratio_of_medians_with_a_seeded_interval() -> None:
     rng = np.random.default_rng(1)
     other = rng.lognormal(3, 0.1, 40)
     dense = other * 2.5 * rng.lognormal(0, 0.05, 40)
-    value, interval = ratio_ci(dense.tolist(), other.tolist())
+    value, interval = ratio_ci(dense.tolist(), other.tolist(), range(40))
     assert value == pytest.approx(np.median(dense) / np.median(other))
     assert interval is not None
     assert 2.2 < interval[0] < 2.5 < interval[1] < 2.8
-    assert ratio_ci(dense.tolist(), other.tolist()) == (value, interval)
-    assert ratio_ci(dense.tolist(), other.tolist(), seed=1) != (value, interval)
-    assert ratio_ci([4.0], [2.0]) == (2.0, None)
+    assert ratio_ci(dense.tolist(), other.tolist(), range(40)) == (value, interval)
+    assert ratio_ci(dense.tolist(), other.tolist(), range(40), seed=1) != (value, interval)
+    assert ratio_ci([4.0], [2.0], ["a"]) == (2.0, None)
+    assert ratio_ci([4.0, 4.0, 6.0], [2.0, 2.0, 2.0], ["a"] * 3) == (2.0, None)
 
 
-@pytest.mark.parametrize(("dense", "other"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 0.0], [1.0, 1.0])])
-def test_bad_times_are_refused(dense: list[float], other: list[float]) -> None:
+@pytest.mark.parametrize("size", [2, 7, 8])
+def test_one_sample_a_cluster_resamples_the_samples(size: int) -> None:
+    """The plain bootstrap, to the last bit: records whose clusters are single samples keep their intervals."""
+    rng = np.random.default_rng(size)
+    dense, other = rng.lognormal(3, 0.2, size), rng.lognormal(2, 0.2, size)
+    rows = np.random.default_rng(0).integers(0, size, size=(2000, size))
+    plain = np.percentile(np.median(dense[rows], axis=1) / np.median(other[rows], axis=1), [2.5, 97.5])
+    _, interval = ratio_ci(dense.tolist(), other.tolist(), [f"c{i}" for i in range(size)])
+    assert interval == tuple(plain.tolist())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(0, 4)), min_size=2, max_size=15))
+def test_clusters_are_resampled_whole(rows: list[tuple[int, int, int]]) -> None:
+    members: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for a, b, cluster in rows:
+        members[cluster].append((a, b))
+    groups = list(members.values())
+    _, interval = ratio_ci([a for a, _, _ in rows], [b for _, b, _ in rows], [c for _, _, c in rows], draws=40)
+    if len(groups) < 2:
+        assert interval is None
+        return
+    ratios = []
+    for picks in np.random.default_rng(0).integers(0, len(groups), size=(40, len(groups))):
+        drawn = [pair for pick in picks for pair in groups[pick]]
+        ratios.append(statistics.median(a for a, _ in drawn) / statistics.median(b for _, b in drawn))
+    assert interval == pytest.approx(tuple(np.percentile(ratios, [2.5, 97.5])))
+
+
+def test_coverage_of_speedups_of_clustered_samples_by_simulation() -> None:
+    """20 clusters of 5 samples that mostly move together. Resampling samples would cover the truth 2 times in 3."""
+    rng = np.random.default_rng(5)
+    clusters = np.repeat(np.arange(20), 5).tolist()
+    held = 0
+    for _ in range(400):
+        shared = np.repeat(rng.normal(0, 0.2, 20), 5)  # of the speed-up: some documents gain more than others
+        dense = 20 * np.exp(shared + rng.normal(0, 0.05, 100))
+        _, interval = ratio_ci(dense.tolist(), np.exp(rng.normal(0, 0.02, 100)).tolist(), clusters, draws=400)
+        held += interval is not None and interval[0] <= 20 <= interval[1]
+    assert 0.90 <= held / 400 <= 0.98
+
+
+@pytest.mark.parametrize(
+    ("dense", "other", "n_clusters"),
+    [([], [], 0), ([1.0], [1.0, 2.0], 1), ([1.0, 0.0], [1.0, 1.0], 2), ([1.0, 1.0], [1.0, 1.0], 1)],
+)
+def test_bad_times_are_refused(dense: list[float], other: list[float], n_clusters: int) -> None:
     with pytest.raises(ValueError, match=r"must be|expected"):
-        ratio_ci(dense, other)
+        ratio_ci(dense, other, range(n_clusters))
 
 
 def test_median_and_interquartile_range() -> None:
