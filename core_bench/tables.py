@@ -73,18 +73,30 @@ def times(speedup: JSON | None) -> str:
     return f"{speedup['value']:.2f}x{_interval(interval, 1, 2)}{' (none)' if same else ''}"
 
 
+def arm_plans(arm: JSON) -> list[JSON]:
+    """The plan of an arm; of a random arm those of its draws, which differ in heads and KV density alone."""
+    return [draw["plan"] for draw in arm["draws"]] if arm.get("draws") else [arm["plan"]]
+
+
 def arm_heads(name: str, arm: JSON) -> int | None:
     """How many heads an arm keeps full (hybrid) or cuts (ablation); None for the model as it is."""
-    plan = arm["draws"][0]["plan"] if arm.get("draws") else arm["plan"]
+    plan = arm_plans(arm)[0]
     if not plan:
         return None
     return len(plan.get("full" if name.startswith("hybrid") else "off", []))
 
 
-def densities(plan: JSON) -> str:
-    """Shares of query heads and of KV heads that are read in full: 4.2%/8.3%."""
-    shares = (plan.get("query_head_density"), plan.get("kv_head_density"))
-    return "/".join("?" if share is None else f"{100 * share:.1f}%" for share in shares)
+def densities(arm: JSON) -> str:
+    """Shares of query heads and of KV heads that are read in full: 4.2%/8.3%, or 4.2%/4.2-8.3% where draws differ."""
+    return "/".join(_share_range(arm_plans(arm), f"{kind}_head_density") for kind in ("query", "kv"))
+
+
+def _share_range(plans: list[JSON], name: str) -> str:
+    shares = [plan.get(name) for plan in plans]
+    known = [f"{100 * share:.1f}" for share in sorted(share for share in shares if share is not None)]
+    if len(known) < len(shares):
+        return "?"
+    return f"{known[0]}%" if known[0] == known[-1] else f"{known[0]}-{known[-1]}%"
 
 
 def headline_metric(arm: JSON) -> tuple[str, JSON] | None:
@@ -142,7 +154,7 @@ def _arm_row(name: str, arm: JSON) -> list[str]:
     return [
         _label(name, arm),
         "-" if heads is None else str(heads),
-        densities(arm["plan"]) if name.startswith("hybrid") else "-",
+        densities(arm) if name.startswith("hybrid") else "-",
         percent(found[1]) if found else "-",
         str(arm["n_scored"]),
         str(arm["n_unparsed"]),

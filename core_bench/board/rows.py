@@ -9,6 +9,7 @@ from typing import Any
 
 from core_bench.tables import (
     arm_heads,
+    arm_plans,
     densities,
     headline_metric,
     heads_with_half_of_mass,
@@ -128,9 +129,9 @@ def _hybrid_rows(record: JSON) -> list[tuple[str, ...]]:
         hybrid = {arm: body for arm, body in task["arms"].items() if arm not in BASELINES}
         start = (*_who(record), *_task_cells(name, task, list(task["arms"].values())), _score(dense))
         for arm, body in hybrid.items():
-            plan, prefill = body["plan"], body.get("prefill") or {}
+            plan, prefill = arm_plans(body)[0], body.get("prefill") or {}
             window = "-" if plan.get("window") is None else f"{plan['window']} / {plan.get('sink')}"
-            density = f"{arm_heads(arm, body)} ({densities(plan)})"
+            density = f"{arm_heads(arm, body)} ({densities(body)})"
             middle = (arm.partition(":")[2], _score(body), points(body.get("delta")), density, window)
             rows.append((*start, *middle, times(prefill.get("speedup")), *_setup(record)))
         if not hybrid:
@@ -157,8 +158,7 @@ def _cut_heads(arms: dict[str, JSON]) -> str:
     for kind, body in arms.items():
         count = arm_heads(kind, body)
         if count is not None:
-            plan = body["draws"][0]["plan"] if body.get("draws") else body["plan"]
-            return f"{count} ({plan.get('off_kind')})"
+            return f"{count} ({arm_plans(body)[0].get('off_kind')})"
     return "-"
 
 
@@ -172,7 +172,7 @@ def _ablated(arm: JSON | None) -> str:
 
 
 def _detection_rows(record: JSON) -> list[tuple[str, ...]]:
-    if "ram" not in record:
+    if not record.get("ram"):
         return []
     tables = dict(record["ram"]["per_task"])
     if len(tables) > 1:

@@ -137,6 +137,26 @@ def test_runs_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert (board / address).is_file()
 
 
+def test_random_heads_kept_full_show_density_and_window(tmp_path: Path) -> None:
+    draws = [HeadPlan.hybrid(SHAPE, heads, window=16, sink=4).to_record() for heads in ([(0, 0)], [(1, 1)])]
+    rows = [row(i, "dense") for i in range(4)]
+    rows += [row(i, "hybrid:random:1", draw=d) for i in range(4) for d in range(2)]
+    out = make(tmp_path / "a", "random-1", "hybrid", rows, {"dense": {}, "hybrid:random:1": {"draws": draws}})
+    add([str(out)], str(tmp_path / "board"))
+    line = next(line for line in pages(tmp_path / "board")[0].splitlines() if "results/random-1/" in line)
+    cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+    for part in ("random:1", "1 (12.5%/25.0%)", "16 / 4"):
+        assert part in cells
+
+
+def test_a_record_that_says_null_where_it_may_leave_out_is_shown(tmp_path: Path) -> None:
+    out = make_hybrid(tmp_path / "a")
+    edit(out, "ram", value=None)
+    edit(out, "tasks", TASK, "controls", value=None)
+    add([str(out)], str(tmp_path / "board"))
+    assert "results/hybrid-1/" in pages(tmp_path / "board")[0]
+
+
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     outs = [str(make_hybrid(tmp_path / "a")), str(make_ablate(tmp_path / "b")), str(make_hybrid(tmp_path / "c", "a-2"))]

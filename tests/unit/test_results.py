@@ -384,6 +384,18 @@ def test_tables_show_every_number_with_its_company() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_random_heads_kept_full_show_their_density() -> None:
+    kept = [[(0, 0), (0, 1)], [(0, 0), (0, 2)], [(1, 2), (1, 3)]]  # one, two and one of four KV heads
+    draws = [HeadPlan.hybrid(SHAPE, heads, window=16, sink=4).to_record() | {"displaced": 0} for heads in kept]
+    rows = [row(i) for i in range(4)] + [row(i, "hybrid:random:2", draw=d) for i in range(4) for d in range(3)]
+    plans = {"dense": {}, "hybrid:random:2": {"draws": draws}}
+    table = next(line for line in render_tables(build(rows, plans)).splitlines() if line.startswith("hybrid:random"))
+    assert table.split()[:4] == ["hybrid:random:2", "x3", "2", "25.0%/25.0-50.0%"]
+    plans["hybrid:random:2"]["draws"] = [draws[0]]
+    text = render_tables(build([line for line in rows if not line["draw"]], plans))
+    assert " 25.0%/25.0% " in text
+
+
 def test_a_speedup_that_may_be_none_is_flagged() -> None:
     rows = [row(i) for i in range(10)]
     rows += [row(i, "hybrid:10%", times={"language_ms": 10.0 + (i * 7 % 10) / 10}) for i in range(10)]
