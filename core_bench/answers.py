@@ -17,6 +17,9 @@ _VERDICT = re.compile(
     r"(?:answer|option|choice)\s*(?:is\s*:?|are|[:=\-]|would be|must be|should be)\s*" + _LETTER, re.I
 )
 _VERDICT_TEXT = re.compile(r"(?:answer|option|choice)\s*(?:is\s*:?|:)\s*(.+?)[\s.]*$", re.I | re.S)
+# "A or B", "red, or maybe blue": what follows is named as well, and two are no answer.
+_HEDGE = r"[\)\]]?\s*,?\s*(?:(?:or|and)\s+|/\s*)(?:maybe\s+|perhaps\s+|possibly\s+|else\s+)?"
+_ALSO = re.compile(_HEDGE + _LETTER + r"(?=\W|$)", re.I)
 _LEADING = re.compile(r"[\(\[]?([A-Za-z])(?:[\)\].:,;]|\s*\n)")
 _NAMED = re.compile(r"\b(?:option|choice|answer)\s+" + _LETTER, re.I)
 _PICKED = re.compile(r"\b(?:choose|chose|pick|select|go with|say|think|believe|be|is|it's)\s+" + _LETTER, re.I)
@@ -75,7 +78,9 @@ def _without_verdict(text: str, letters: list[str]) -> str | None:
 def _letters(pattern: re.Pattern[str], text: str) -> set[str]:
     """Capitals of all letters that a pattern captures, articles and pronouns left out."""
     words = {match.start() for match in _AS_WORD.finditer(text)}
-    return {match[1].upper() for match in pattern.finditer(text) if match.start(1) not in words}
+    found = [match for match in pattern.finditer(text) if match.start(1) not in words]
+    also = [hedge for match in found if (hedge := _ALSO.match(text, match.end(1))) and hedge.start(1) not in words]
+    return {match[1].upper() for match in [*found, *also]}
 
 
 def _only(found: set[str], letters: list[str]) -> str | None:
@@ -114,7 +119,8 @@ def read_known(text: str, answers: Sequence[str]) -> str | None:
     # Longest first: "dark red" before "red"
     pattern = "|".join(re.escape(plain) for plain in sorted(by_plain, key=len, reverse=True))
     named = [(match.start(), by_plain[match[0]]) for match in re.finditer(rf"(?<!\w)(?:{pattern})(?!\w)", text)]
-    if named and named[0][0] == 0:
+    hedged = len(named) > 1 and re.fullmatch(_HEDGE, text[len(normalise(named[0][1])) : named[1][0]])
+    if named and named[0][0] == 0 and not hedged:
         return named[0][1]
     distinct = {answer for _, answer in named}
     return distinct.pop() if len(distinct) == 1 else None

@@ -47,9 +47,9 @@ def image_blind(
             prepared = wrapper.prepare(
                 sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels, noise_seed=config.seed
             )
+            score = spec.score(sample, generate(wrapper, config, spec, prepared, arm))
         except SampleError:
             continue  # counted as failed in the arms already
-        score = spec.score(sample, generate(wrapper, config, spec, prepared, arm))
         values.append(score.scores[spec.headline])
         clusters.append(sample.cluster)
     result = metric_of(values, clusters) if values else None

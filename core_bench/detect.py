@@ -14,6 +14,7 @@ from core_bench.errors import SampleError
 from core_bench.evidence import omega, placebos
 from core_bench.heads import HeadScores, pool_scores
 from core_bench.progress import track
+from core_bench.provenance import media_marks
 from core_bench.ram import SampleRam, accumulate, measure
 from core_bench.runfolder import Row, RunFolder
 from core_bench.schema import Prepared, Sample
@@ -65,6 +66,7 @@ def sidecar(
             name: {"ids": [row["id"] for row in good], "clusters": sorted({row["cluster"] for row in good})}
             for name, good in used.items()
         },
+        "media": _media_of(used, tasks),
         "query": config.query,
         "overlap": config.overlap,
         "limit": config.limit,
@@ -73,6 +75,16 @@ def sidecar(
         "seed": config.seed,
         "command": provenance["command"],
     }
+
+
+def _media_of(used: dict[str, list[Row]], tasks: TaskSamples) -> list[str]:
+    """Content marks of the files that the measured samples show."""
+    marks: set[str] = set()
+    for spec, samples in tasks:
+        measured = {row["id"] for row in used[spec.name]}
+        found = media_marks(sample for sample in samples if sample.id in measured)
+        marks.update(mark for many in found.values() for mark in many)
+    return sorted(marks)
 
 
 def write_tables(folder: Any, per_task: dict[str, HeadScores], side: dict[str, Any]) -> HeadScores:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core_bench import headtables
@@ -19,14 +20,15 @@ from core_bench.config import RunConfig
 from core_bench.controls import image_blind
 from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
-from core_bench.heads import HeadScores, pool_scores
+from core_bench.heads import HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
-from core_bench.provenance import command_of, data_digest, environment, versions
+from core_bench.provenance import command_of, data_digest, environment, media_marks, versions
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record
 from core_bench.runfolder import RunFolder
 from core_bench.running import run_arms
 from core_bench.schema import Sample
+from core_bench.stats import spearman
 from core_bench.tables import render_tables
 from core_bench.taskspec import FailedSample, TaskSpec
 
@@ -71,6 +73,8 @@ def run(config: RunConfig) -> int:
     if record is None:
         raise RuntimeError(f"{config.out_dir()}: no record was written")
     print(render_tables(record))
+    if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
+        _compare_with_known(config, wrapper)
     say(f"record: {config.out_dir() / 'record.json'}")
     return exit_code(record, config.strict)
 
@@ -116,6 +120,9 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
         **config.settings(),
         "checkpoint": checkpoint_label(config),
         "checkpoint_hash": wrapper.checkpoint_hash,
+        # Resolved: "auto" may mean another device tomorrow, and rounding and times of two must not be mixed.
+        "device": environment(wrapper, config)["device"],
+        "dtype": str(wrapper.model.dtype).removeprefix("torch."),
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
     heads, arms = None, []
@@ -130,10 +137,37 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
             settings |= {"window": window, "sink": sink}
     if config.mode != "detect":
         settings["scoring"] = {
-            spec.name: {"metrics": list(spec.metrics), **spec.generation_kwargs} for spec, _ in tasks
+            spec.name: {"metrics": list(spec.metrics), "code": spec.code_digest(), **spec.generation_kwargs}
+            for spec, _ in tasks
         }
         arms = make_arms(config, heads[0] if heads else None, wrapper.shape, window, sink)
+        # The plans themselves: a head list named by file:PATH may change under its name.
+        settings["plans"] = _short_hash(plan_records(arms))
     return Session(config=config, wrapper=wrapper, tasks=tasks, settings=settings, heads=heads, arms=arms)
+
+
+def _compare_with_known(config: RunConfig, wrapper: ModelWrapper) -> None:
+    """Say how far the table just found agrees with the one that --heads auto takes for this checkpoint, if any."""
+    known = headtables.resolve(
+        "auto",
+        checkpoint_hash=wrapper.checkpoint_hash,
+        shape=wrapper.shape,
+        query=config.query,
+        overlap=config.overlap,
+    )
+    own = config.out_dir() / headtables.TABLE
+    if known is not None and Path(known[1].where).resolve() != own.resolve():
+        scores = HeadScores.read_tsv(own, wrapper.shape)
+        say(f"beside {known[1].where}: {agreement(scores, known[0])}")
+
+
+def agreement(one: HeadScores, other: HeadScores) -> str:
+    """Spearman's rank correlation of two head tables of one shape, and how much of the top 10% they share."""
+    k = k_for("10%", one.ram.size)
+    shared = len(set(one.top(k)) & set(other.top(k)))
+    correlation = spearman(one.ram.ravel().tolist(), other.ram.ravel().tolist())
+    ranks = "rank correlation unknown" if correlation is None else f"rank correlation {correlation:.2f}"
+    return f"{ranks}, {shared} of the top {k} heads shared"
 
 
 def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, HeadMeta]:
@@ -176,11 +210,14 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
 
 
 def _refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:
-    shared = meta.overlap((spec.name, sample.id, sample.cluster) for spec, samples in tasks for sample in samples)
+    shared = []
+    for spec, samples in tasks:
+        marks = media_marks(samples)
+        shared += meta.overlap((spec.name, sample.id, sample.cluster, marks[sample.id]) for sample in samples)
     if shared and not config.allow_overlap:
         task, name = shared[0]
         raise UserError(
-            f"{len(shared)} samples, first {name} of {task}, were used to find the heads of {meta.where}: "
+            f"{len(shared)} samples, first {name} of {task}, show what the heads of {meta.where} were found on: "
             "evaluate on others, or say --allow-overlap, which is recorded"
         )
 

@@ -1,7 +1,8 @@
 """Finding a head table that fits a checkpoint, and writing one: heads.tsv, heads.<task>.tsv and heads.json beside them.
 
 heads.json (the sidecar) says where the scores come from: checkpoint, checkpoint_hash, revision, tasks, split, samples
-({task: {"ids": [...], "clusters": [...]}}), query, overlap, frames, versions, seed, command.
+({task: {"ids": [...], "clusters": [...]}}), media (content marks of their files), query, overlap,
+limit, frames, versions, seed, command.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from core_bench.runfolder import write_json
 TABLE, SIDECAR = "heads.tsv", "heads.json"
 CACHE_VARIABLE = "CORE_BENCH_CACHE"
 SIDECAR_KEYS = (
-    "checkpoint", "checkpoint_hash", "revision", "tasks", "split", "samples",
+    "checkpoint", "checkpoint_hash", "revision", "tasks", "split", "samples", "media",
     "query", "overlap", "limit", "frames", "versions", "seed", "command",
 )  # fmt: skip
 BUNDLED = Path(__file__).resolve().parent / "bundled"
@@ -36,12 +37,18 @@ class HeadMeta:
     tasks: tuple[str, ...]
     ids: frozenset[tuple[str, str]]
     clusters: frozenset[tuple[str, str]]
+    media: frozenset[str] = frozenset()
     note: str | None = None
 
-    def overlap(self, samples: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
-        """Those of `samples` (task, id, cluster) that share an id or an image, video or document with the samples the
-        heads were found on, as sorted (task, id)."""
-        shared = {(t, i) for t, i, cluster in samples if (t, i) in self.ids or (t, cluster) in self.clusters}
+    def overlap(self, samples: Iterable[tuple[str, str, str, Iterable[str]]]) -> list[tuple[str, str]]:
+        """Those of `samples` (task, id, cluster, content marks of their media) that share an image, video or document
+        with the samples the heads were found on, as sorted (task, id). Content counts across tasks and file names;
+        ids and cluster names count within a task."""
+        shared = {
+            (task, name)
+            for task, name, cluster, marks in samples
+            if (task, name) in self.ids or (task, cluster) in self.clusters or not self.media.isdisjoint(marks)
+        }
         return sorted(shared)
 
     def to_record(self) -> dict[str, Any]:
@@ -141,6 +148,7 @@ def _read(path: Path, checkpoint_hash: str, shape: HeadShape) -> tuple[HeadScore
         tasks=tuple(samples),
         ids=_pairs(samples, "ids"),
         clusters=_pairs(samples, "clusters"),
+        media=frozenset(sidecar["media"]),
         note=other,
     )
 
@@ -155,7 +163,8 @@ def _sidecar(path: Path) -> dict[str, Any]:
         sidecar = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(sidecar, dict):
             raise ValueError("expected an object")
-        for key, kind in (("checkpoint", str), ("checkpoint_hash", str), ("samples", dict)):
+        sidecar.setdefault("media", [])  # tables of others may not say
+        for key, kind in (("checkpoint", str), ("checkpoint_hash", str), ("samples", dict), ("media", list)):
             if not isinstance(sidecar.get(key), kind):
                 raise ValueError(f"{key}: expected {kind.__name__}, got {sidecar.get(key)!r:.60}")
         for task, lists in sidecar["samples"].items():

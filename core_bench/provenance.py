@@ -8,13 +8,13 @@ import json
 import platform
 import shlex
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core_bench.config import RunConfig
-from core_bench.schema import Media, Sample
+from core_bench.schema import Sample
 from core_bench.taskspec import FailedSample
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("core-bench", "torch", "transformers", "triton", "av", "pillow", "numpy")
 _HEAD_BYTES = 65536
+_MISSING = "missing"
 
 
 def command_of(config: RunConfig) -> str:
@@ -68,7 +69,7 @@ def environment(wrapper: ModelWrapper, config: RunConfig) -> dict[str, Any]:
 def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
     """Short hash of a task's data: ids, texts, targets, evidence, and size and first 64 KiB of every media file."""
     digest = hashlib.sha256()
-    seen: dict[str, str] = {}
+    marks = _Marks()
     for sample in samples:
         digest.update(repr((sample.id, sample.cluster)).encode())
         if isinstance(sample, FailedSample):
@@ -78,10 +79,21 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         digest.update(repr(texts).encode())
         digest.update(repr(_columns(sample.doc)).encode())
         for medium in sample.media:
-            if medium.path not in seen:
-                seen[medium.path] = _file_mark(medium)
-            digest.update(repr((seen[medium.path], medium.kind, medium.page, medium.span)).encode())
+            digest.update(repr((marks[medium.path], medium.kind, medium.page, medium.span)).encode())
     return digest.hexdigest()[:16]
+
+
+def media_marks(samples: Iterable[Sample | FailedSample]) -> dict[str, tuple[str, ...]]:
+    """Sample id -> content marks of its picture, video and document files, whatever they are called.
+
+    Two files with one mark have the same size and the same first 64 KiB. A file that cannot be read has none.
+    """
+    marks = _Marks()
+    found = {}
+    for sample in samples:
+        paths = [medium.path for medium in sample.media] if isinstance(sample, Sample) else []
+        found[sample.id] = tuple(sorted({marks[path] for path in paths} - {_MISSING}))
+    return found
 
 
 def _columns(doc: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -90,14 +102,18 @@ def _columns(doc: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted((name, cell) for name, cell in cells if not cell.startswith('"/'))
 
 
-def _file_mark(medium: Media) -> str:
-    path = Path(medium.path)
-    try:
-        with path.open("rb") as file:
-            head = hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
-        return f"{path.stat().st_size} {head}"
-    except OSError:
-        return "missing"
+class _Marks(dict[str, str]):
+    """Path -> mark of the file's content, each file read once."""
+
+    def __missing__(self, name: str) -> str:
+        path = Path(name)
+        try:
+            with path.open("rb") as file:
+                head = hashlib.sha256(f"{path.stat().st_size} ".encode() + file.read(_HEAD_BYTES))
+            self[name] = head.hexdigest()[:16]
+        except OSError:
+            self[name] = _MISSING
+        return self[name]
 
 
 def _commit() -> str | None:

@@ -78,6 +78,12 @@ class FunctionRef:
             raise UserError(f"{self.place}: !function {self.name}: no function {attribute!r} in {module_name}{hint}")
         return found
 
+    def source(self) -> Path:
+        """The Python file that defines the function's module."""
+        module_name = self.name.rpartition(".")[0]
+        beside = self.place.path.parent / f"{module_name}.py"
+        return beside if beside.is_file() else Path(str(self._module(module_name).__file__))
+
     def _module(self, module_name: str) -> ModuleType:
         file = self.place.path.parent / f"{module_name}.py"
         if not file.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from dataclasses import dataclass
@@ -91,6 +92,14 @@ class TaskSpec:
     @property
     def _choices(self) -> Any:
         return self.core.get("choices", self.keys.get("doc_to_choice"))
+
+    def code_digest(self) -> str:
+        """Short hash of the Python files that the YAML's functions come from: what it scores with."""
+        refs = [value for part in (self.keys, self.core) for value in part.values() if isinstance(value, FunctionRef)]
+        digest = hashlib.sha256()
+        for path in sorted({ref.source() for ref in refs}):
+            digest.update(path.name.encode() + path.read_bytes())
+        return digest.hexdigest()[:16]
 
     def split_for(self, mode: str) -> str:
         """metadata.core_bench.splits of the mode, else test_split, else "test"."""

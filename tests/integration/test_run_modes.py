@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from core_bench import headtables
 from core_bench.board.schema import check_record
 from core_bench.heads import HeadScores
 from core_bench.results import strip_times, verify_record
@@ -205,3 +207,14 @@ def test_an_earlier_detection_beside_it_is_used(bench: Bench, task: Path) -> Non
     ran = bench("ablate", "--tasks", task, "--ablate", "top:5%")
     assert ran.code == 0
     assert f"core_bench: heads: {found.folder / 'heads.tsv'}" in ran.said
+
+
+def test_a_detection_is_compared_with_the_table_that_is_known(bench: Bench, task: Path) -> None:
+    cached = bench("detect", "--tasks", task, out="first")
+    assert not any("rank correlation" in line for line in cached.said), "nothing to compare with"
+    known = headtables.cache_folder(cached.record["run"]["checkpoint_hash"], "question", 0.0)
+    shutil.copytree(cached.folder, known, ignore=shutil.ignore_patterns(".lock"))
+    again = bench("detect", "--tasks", task, "--limit", "2", out="second")
+    assert any("rank correlation" in line and "of the top 5 heads shared" in line for line in again.said)
+    same = bench("detect", "--tasks", task, out="third")
+    assert any("rank correlation 1.00, 5 of the top 5 heads shared" in line for line in same.said)

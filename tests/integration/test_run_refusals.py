@@ -135,6 +135,40 @@ def test_one_shared_picture_is_an_overlap(bench: Bench, task: Path, table: Path)
     assert "1 samples, first tested2 of pictures" in refusal
 
 
+def test_the_same_picture_in_another_task_and_under_another_name(bench: Bench, task: Path, table: Path) -> None:
+    task.write_text(task.read_text().replace("task: pictures", "task: others"))
+    found, tested = task.parent / "found2.png", task.parent / "tested2.png"
+    tested.write_bytes(found.read_bytes())
+    refusal = bench("ablate", "--tasks", task, "--heads", table, "--ablate", "top:2").refusal
+    assert "1 samples, first tested2 of others" in refusal
+
+
+def test_a_head_list_that_changes_under_its_name(bench: Bench, task: Path, table: Path, tmp_path: Path) -> None:
+    heads = tmp_path / "mine.tsv"
+    heads.write_text("0\t1\n")
+    flags = ("--tasks", task, "--heads", table, "--ablate", f"file:{heads}")
+    before = contents(bench("ablate", *flags).folder)
+    heads.write_text("3\t3\n4\t4\n")
+    again = bench("ablate", *flags)
+    assert "plans" in again.refusal
+    assert contents(again.folder) == before
+
+
+def test_scoring_code_that_changes(bench: Bench, task: Path) -> None:
+    code = task.parent / "rules.py"
+    code.write_text("def results(doc, said):\n    return {'right': 0.0}\n")
+    task.write_text(task.read_text() + "process_results: !function rules.results\nmetric_list: [{metric: right}]\n")
+    assert bench("dense", "--tasks", task).code == 0
+    code.write_text("def results(doc, said):\n    return {'right': 1.0}\n")
+    assert "scoring.pictures.code" in bench("dense", "--tasks", task).refusal
+
+
+def test_settings_name_the_device_and_dtype_that_auto_meant(bench: Bench, task: Path) -> None:
+    settings = bench("dense", "--tasks", task).record["run"]["settings"]
+    assert settings["device"].startswith("cpu (")
+    assert settings["dtype"] == "float32"
+
+
 def test_a_table_of_another_models_shape(bench: Bench, task: Path, table: Path) -> None:
     lines = table.read_text().splitlines(keepends=True)
     table.write_text("".join(line for line in lines if not line.startswith("5\t")))

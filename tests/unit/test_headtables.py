@@ -28,7 +28,7 @@ def sidecar(content: str, **changes: Any) -> dict[str, Any]:
         "core_b": {"ids": ["9"], "clusters": ["z.pdf"]},
     }
     base = dict.fromkeys(headtables.SIDECAR_KEYS)
-    found_by = {"query": "question", "overlap": 0.0, "limit": None}
+    found_by = {"media": ["abc"], "query": "question", "overlap": 0.0, "limit": None}
     return base | found_by | {"checkpoint": "some/model", "checkpoint_hash": content, "samples": samples} | changes
 
 
@@ -101,8 +101,10 @@ def test_a_path_is_read_with_its_sidecar(home: Path) -> None:
         assert meta.note is None
         assert meta.where == str(home / "run" / "heads.tsv")
         assert meta.tasks == ("core_a", "core_b")
-    assert meta.overlap([("core_a", "1", "new.png"), ("core_b", "1", "new.pdf")]) == [("core_a", "1")]
-    assert meta.overlap([("core_b", "7", "z.pdf"), ("core_a", "7", "z.pdf")]) == [("core_b", "7")]
+    assert meta.overlap([("core_a", "1", "new.png", ()), ("core_b", "1", "new.pdf", ())]) == [("core_a", "1")]
+    assert meta.overlap([("core_b", "7", "z.pdf", ()), ("core_a", "7", "z.pdf", ())]) == [("core_b", "7")]
+    other = [("core_c", "5", "renamed.png", ("new", "abc")), ("core_c", "6", "else.png", ("new",))]
+    assert meta.overlap(other) == [("core_c", "5")], "the same content under another task and name"
     one = resolve(str(home / "run" / "heads.core_b.tsv"), checkpoint_hash="sha256:aa", shape=SHAPE)
     assert one is not None
     assert one[1].ids == {("core_b", "9")}

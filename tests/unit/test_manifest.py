@@ -15,6 +15,7 @@ from core_bench.checkpoints import MANIFEST, checkpoint_label, manifest, resolve
 from core_bench.config import DEFAULT_SINK, DEFAULT_WINDOW, RunConfig
 from core_bench.heads import HeadScores, HeadShape
 from core_bench.model_wrappers.loading import content_files, content_hash
+from core_bench.provenance import media_marks
 from core_bench.registry import MODELS, bundled_checkpoint, load_tasks, model_class
 from core_bench.schema import Sample
 
@@ -88,12 +89,14 @@ def test_heads_were_found_on_other_samples(
     found = headtables.resolve("auto", checkpoint_hash=manifest()[family]["checkpoint_hash"], shape=shape_of(family))
     assert found is not None
     used = [
-        (spec.name, sample.id, sample.cluster)
+        (spec.name, sample.id, sample.cluster, marks[sample.id])
         for spec in load_tasks(None, mode, True)
-        for sample in spec.samples(spec.split_for(mode), limit=200)
+        if (samples := spec.samples(spec.split_for(mode), limit=200)) and (marks := media_marks(samples))
+        for sample in samples
     ]
     assert used
     assert found[1].tasks
+    assert found[1].media
     assert found[1].overlap(used) == []
 
 
