@@ -6,24 +6,37 @@ run yields the same one (but for measured times, see `strip_times`).
 
 from __future__ import annotations
 
-import math
+import hashlib
+import json
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from core_bench.board.consistency import DETECT, check_plans, check_rows, first_difference
+from core_bench.board.ramtables import ram_of_rows, ram_record
 from core_bench.board.schema import check_record
 from core_bench.runfolder import Row, RunFolder
 from core_bench.stats import ci95, clustered_mean, median_iqr, paired_delta, ratio_ci
 from core_bench.tables import render_tables
 
-if TYPE_CHECKING:
-    from core_bench.heads import HeadScores
-
-__all__ = ["RunFolder", "build_record", "metric_of", "ram_record", "render_tables", "strip_times", "verify_record"]
+__all__ = [
+    "RunFolder", "build_record", "metric_of", "ram_record", "render_tables", "run_id", "short_digest",
+    "strip_times", "verify_record",
+]  # fmt: skip
 
 JSON = dict[str, Any]
-DETECT = "detect"  # the arm of rows that carry RAM instead of scores
+BOUND = ("model", "mode", "seed", "checkpoint", "checkpoint_hash")  # fields of `run` that its settings hold too
+
+
+def run_id(model: str, mode: str, settings: JSON) -> str:
+    """Name of a run: <model>-<mode>-<digest of its settings>. A record keeps its id only with its settings."""
+    return f"{model}-{mode}-{short_digest(settings)}"
+
+
+def short_digest(value: Any) -> str:
+    """First 8 hex digits of the SHA-256 of a JSON value; the order of keys does not count."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def build_record(
@@ -72,11 +85,6 @@ def build_record(
     return record
 
 
-def ram_record(per_task: Mapping[str, HeadScores], pooled: HeadScores) -> JSON:
-    """RAM tables as the record holds them: [layers][heads], null for what is not a number."""
-    return {"per_task": {task: _ram_table(table) for task, table in per_task.items()}, "pooled": _ram_table(pooled)}
-
-
 def metric_of(values: Sequence[float], clusters: Sequence[str]) -> JSON:
     """A mean with its clustered standard error and 95% interval, as the record holds a metric."""
     mean, stderr = clustered_mean(values, clusters)
@@ -96,7 +104,14 @@ def strip_times(record: JSON) -> JSON:
 
 
 def verify_record(record: JSON, rows: Sequence[Row]) -> None:
-    """Raise ValueError naming the first field of `record` that does not follow from its rows."""
+    """Raise ValueError naming the first field of `record` that does not follow from its rows or its settings.
+
+    Covered: every metric, count, time and RAM table; the run's id, settings and tasks; in a finished run that every
+    arm and draw has a row of every sample; heads and densities as far as `check_plans` can tell. Not covered, for
+    nothing in the folder tells: controls, environment, command, and rows that were changed together with the record.
+    """
+    _check_identity(record)
+    check_rows(record, rows)
     plans: dict[str, dict[str, JSON]] = {}
     headline: dict[str, str] = {}
     baseline = "none"
@@ -109,6 +124,10 @@ def verify_record(record: JSON, rows: Sequence[Row]) -> None:
                 headline.setdefault(task, next(iter(arm["metrics"])))
             if name in ("none", "dense"):
                 baseline = name
+        bound = record["run"]["settings"].get("plans")
+        if bound is not None and bound != short_digest(plans[task]):
+            raise ValueError(f"tasks.{task}.arms: other plans than those that run.settings.plans is the digest of")
+    check_plans(record)
     again = build_record(
         run={key: value for key, value in record["run"].items() if key != "complete"},
         environment=record["environment"],
@@ -116,13 +135,26 @@ def verify_record(record: JSON, rows: Sequence[Row]) -> None:
         plans=plans,
         headline=headline,
         baseline=baseline,
-        ram=record.get("ram"),
+        ram=ram_of_rows(rows),
         controls={task: body["controls"] for task, body in record["tasks"].items() if body.get("controls")},
         complete=record["run"]["complete"],
     )
-    difference = _first_difference(record, again)
+    difference = first_difference(record, again)
     if difference is not None:
         raise ValueError(f"{difference}: does not follow from the samples")
+
+
+def _check_identity(record: JSON) -> None:
+    run, settings = record["run"], record["run"]["settings"]
+    for key in BOUND:
+        if key in settings and settings[key] != run[key]:
+            raise ValueError(f"run.{key}: {run[key]!r}, but run.settings.{key} is {settings[key]!r}")
+    expected = run_id(run["model"], run["mode"], settings)
+    if run["id"] != expected:
+        raise ValueError(f"run.id: expected {expected} for these settings, got {run['id']}")
+    data = settings.get("data")
+    if isinstance(data, dict) and data.keys() != record["tasks"].keys():
+        raise ValueError(f"tasks: expected {', '.join(data)} as in run.settings.data, got {', '.join(record['tasks'])}")
 
 
 def _task(
@@ -238,25 +270,3 @@ def _tokens(rows: list[Row]) -> JSON | None:
     return {
         f"{kind}_median": float(statistics.median(c[kind] for c in counts.values())) for kind in ("prompt", "visual")
     }
-
-
-def _ram_table(table: HeadScores) -> JSON:
-    grids = {name: getattr(table, name).tolist() for name in ("ram", "stderr", "chance", "sink_corrected")}
-    for name in ("stderr", "sink_corrected"):
-        grids[name] = [[value if math.isfinite(value) else None for value in row] for row in grids[name]]
-    return {**grids, "n": table.n}
-
-
-def _first_difference(a: Any, b: Any, where: str = "") -> str | None:
-    """Dotted path of the first place where two JSON values differ by more than rounding."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        for key in [*a, *(key for key in b if key not in a)]:
-            if (found := _first_difference(a.get(key), b.get(key), f"{where}.{key}".lstrip("."))) is not None:
-                return found
-        return None
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        found_in = (_first_difference(x, y, f"{where}.{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
-        return next((found for found in found_in if found is not None), None)
-    if isinstance(a, int | float) and isinstance(b, int | float) and math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-9):
-        return None
-    return None if a == b else where

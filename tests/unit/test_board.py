@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,13 @@ import numpy as np
 import pytest
 
 from core_bench.board import add, build
+from core_bench.board.rows import sections
+from core_bench.board.runs import load_run
+from core_bench.cli import main
 from core_bench.errors import UserError
-from core_bench.heads import HeadPlan, HeadScores, HeadShape
-from core_bench.results import RunFolder, build_record, ram_record
+from core_bench.heads import HeadPlan, HeadShape, pool_scores
+from core_bench.ram import SampleRam, accumulate
+from core_bench.results import RunFolder, build_record, ram_record, run_id
 
 SHAPE = HeadShape(2, 4, 2)
 TASK = "core_demo_tiny"
@@ -32,11 +38,13 @@ def row(number: int, arm: str, **changes: Any) -> dict[str, Any]:
     return base | changes
 
 
-def make(out: Path, run_id: str, mode: str, rows: list[dict[str, Any]], plans: dict[str, Any], **changes: Any) -> Path:
-    """A run's folder as the evaluation leaves it."""
+def make(out: Path, label: str, mode: str, rows: list[dict[str, Any]], plans: dict[str, Any], **changes: Any) -> Path:
+    """A run's folder as the evaluation leaves it; its id is that of settings with this label, see `named`."""
+    settings = {"limit": None, "label": label, **changes.pop("settings", {})}
     run = {
-        "id": run_id, "model": "qwen3vl", "checkpoint": "bundled", "checkpoint_hash": "sha256:0123456789abcdef",
-        "mode": mode, "seed": 0, "command": "c", "settings": {"limit": None},
+        "id": run_id("qwen3vl", mode, settings), "model": "qwen3vl", "checkpoint": "bundled",
+        "checkpoint_hash": "sha256:0123456789abcdef",
+        "mode": mode, "seed": 0, "command": "c", "settings": settings,
     }  # fmt: skip
     complete, ram = changes.pop("complete", True), changes.pop("ram", None)
     environment = {
@@ -55,26 +63,40 @@ def make(out: Path, run_id: str, mode: str, rows: list[dict[str, Any]], plans: d
     return out
 
 
-def make_hybrid(out: Path, run_id: str = "hybrid-1", **changes: Any) -> Path:
+def named(mode: str, label: str, **settings: Any) -> str:
+    """The id of a run that `make` made."""
+    return run_id("qwen3vl", mode, {"limit": None, "label": label, **settings})
+
+
+HYBRID_1, ABLATE_1, DETECT_1 = (named(mode, f"{mode}-1") for mode in ("hybrid", "ablate", "detect"))
+
+
+def make_hybrid(out: Path, label: str = "hybrid-1", **changes: Any) -> Path:
     rows = [row(i, "dense") for i in range(4)] + [row(i, "hybrid:10%", unparsed=i == 0) for i in range(4)]
-    return make(out, run_id, "hybrid", rows, {"dense": {}, "hybrid:10%": HYBRID}, **changes)
+    return make(out, label, "hybrid", rows, {"dense": {}, "hybrid:10%": HYBRID}, **changes)
 
 
-def make_ablate(out: Path, run_id: str = "ablate-1") -> Path:
+def make_ablate(out: Path, label: str = "ablate-1") -> Path:
     cut = HeadPlan.ablation(SHAPE, [(0, 1)]).to_record()
     rows = [row(i, "none") for i in range(4)]
     rows += [row(i, "top:10%", scores={"accuracy": float(i == 0)}) for i in range(4)]
     rows += [row(i, "random:10%", draw=d, scores={"accuracy": float(i > d)}) for i in range(4) for d in range(2)]
-    return make(out, run_id, "ablate", rows, {"none": {}, "top:10%": cut, "random:10%": {"draws": [cut, cut]}})
+    return make(out, label, "ablate", rows, {"none": {}, "top:10%": cut, "random:10%": {"draws": [cut, cut]}})
 
 
-def make_detect(out: Path, run_id: str = "detect-1") -> Path:
+def make_detect(out: Path, label: str = "detect-1") -> Path:
     ram = np.array([[0.1, 0.9, 0.2, 0.0], [0.1, 0.1, 0.1, 0.1]])
-    table = HeadScores(ram=ram, stderr=ram / 10, chance=np.full((2, 4), 0.05), sink_corrected=ram - 0.01, n=2)
-    rows = [row(i, "detect", scores={}, ram=ram.tolist(), chance=0.05) for i in range(2)]
-    make(out, run_id, "detect", rows, {}, ram=ram_record({TASK: table}, table))
-    table.write_tsv(out / "heads.tsv")
-    (out / "heads.json").write_text("{}")
+    seen = [SampleRam(ram * scale, np.full((2, 4), 0.01), 0.05) for scale in (0.9, 1.1)]
+    rows = [
+        row(i, "detect", scores={}, ram=one.ram.tolist(), placebo=[[0.01] * 4] * 2, chance=one.chance)
+        for i, one in enumerate(seen)
+    ]
+    table = accumulate(seen, ["0", "1"])
+    make(out, label, "detect", rows, {}, ram=ram_record({TASK: table}, pool_scores([table])))
+    for name in ("heads.tsv", f"heads.{TASK}.tsv"):
+        table.write_tsv(out / name)
+    sidecar = {"checkpoint_hash": "sha256:0123456789abcdef", "samples": {TASK: {"ids": ["0", "1"]}}}
+    (out / "heads.json").write_text(json.dumps(sidecar))
     return out
 
 
@@ -110,29 +132,31 @@ def test_runs_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
     board = tmp_path / "board"
     outs = [make_hybrid(tmp_path / "a"), make_ablate(tmp_path / "b"), make_detect(tmp_path / "c")]
     assert add([str(out) for out in outs], str(board)) == 0
-    assert capsys.readouterr().out.splitlines() == ["hybrid-1: added", "ablate-1: added", "detect-1: added"]
-    copied = {path.name for path in (board / "results" / "detect-1").iterdir()}
-    assert copied == {"record.json", "samples.jsonl", "heads.tsv", "heads.json"}  # neither lock nor settings
+    assert capsys.readouterr().out.splitlines() == [f"{run}: added" for run in (HYBRID_1, ABLATE_1, DETECT_1)]
+    copied = {path.name for path in (board / "results" / DETECT_1).iterdir()}
+    assert copied == {
+        "record.json",
+        "samples.jsonl",
+        "heads.tsv",
+        f"heads.{TASK}.tsv",
+        "heads.json",
+    }  # neither lock nor settings
     markdown, page = pages(board)
-    hybrid = next(line for line in markdown.splitlines() if "results/hybrid-1/" in line)
+    hybrid = next(line for line in markdown.splitlines() if f"results/{HYBRID_1}/" in line)
     cells = [cell.strip() for cell in hybrid.strip("|").split(" | ")]
     assert cells[:3] == ["qwen3vl", "bundled (0123456789)", TASK.replace("_", "\\_")]
     for part in ("accuracy", "10%", "1 (12.5%/25.0%)", "16 / 4", "cpu", "float32", "torch 2.14.1, transformers 5.24.0"):
         assert part in cells
     assert any(cell.endswith("], 1 unparsed") for cell in cells)
     assert any(cell.startswith(f"{11.5 / 5.5:.2f}x [") for cell in cells)
-    ablated = next(line for line in markdown.splitlines() if "results/ablate-1/" in line)
+    ablated = next(line for line in markdown.splitlines() if f"results/{ABLATE_1}/" in line)
     for part in ("1 (zero)", "25.0 [", "(-75.0)", "2 draws 50.0 to 75.0"):
         assert part in ablated
-    detected = next(line for line in markdown.splitlines() if "results/detect-1/" in line)
+    detected = next(line for line in markdown.splitlines() if f"results/{DETECT_1}/" in line)
     for part in ("(0, 1)", "0.9000 ± 0.0900", "0.0500", "0.8900", "1 of 8"):
         assert part in detected
     parsed = Page(page)
-    assert {row[-1].strip() for row in parsed.rows if row and row[0] == "qwen3vl"} == {
-        "hybrid-1",
-        "ablate-1",
-        "detect-1",
-    }
+    assert {row[-1].strip() for row in parsed.rows if row and row[0] == "qwen3vl"} == {HYBRID_1, ABLATE_1, DETECT_1}
     for address in parsed.addresses:  # self-contained: nothing is loaded, every link leads into the folder
         assert (board / address).is_file()
 
@@ -143,7 +167,9 @@ def test_random_heads_kept_full_show_density_and_window(tmp_path: Path) -> None:
     rows += [row(i, "hybrid:random:1", draw=d) for i in range(4) for d in range(2)]
     out = make(tmp_path / "a", "random-1", "hybrid", rows, {"dense": {}, "hybrid:random:1": {"draws": draws}})
     add([str(out)], str(tmp_path / "board"))
-    line = next(line for line in pages(tmp_path / "board")[0].splitlines() if "results/random-1/" in line)
+    line = next(
+        line for line in pages(tmp_path / "board")[0].splitlines() if f"results/{named('hybrid', 'random-1')}/" in line
+    )
     cells = [cell.strip() for cell in line.strip("|").split(" | ")]
     for part in ("random:1", "1 (12.5%/25.0%)", "16 / 4"):
         assert part in cells
@@ -154,7 +180,7 @@ def test_a_record_that_says_null_where_it_may_leave_out_is_shown(tmp_path: Path)
     edit(out, "ram", value=None)
     edit(out, "tasks", TASK, "controls", value=None)
     add([str(out)], str(tmp_path / "board"))
-    assert "results/hybrid-1/" in pages(tmp_path / "board")[0]
+    assert f"results/{HYBRID_1}/" in pages(tmp_path / "board")[0]
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
@@ -178,10 +204,11 @@ def test_partial_runs_stand_beneath_the_tables(tmp_path: Path) -> None:
     add([str(limited), str(unfinished)], str(board))
     markdown, page = pages(board)
     assert markdown.count("No runs yet.") == 3
-    assert "- [limited](results/limited/): qwen3vl, hybrid" in markdown
+    run = named("hybrid", "limited", limit=4)
+    assert f"- [{run}](results/{run}/): qwen3vl, hybrid" in markdown
     assert "partial: limit 4" in markdown
     assert "partial: unfinished" in markdown
-    assert "limited" in page
+    assert run in page
 
 
 def test_overlap_and_notes_are_shown(tmp_path: Path) -> None:
@@ -197,9 +224,9 @@ def test_adding_twice_is_harmless_and_other_content_is_refused(tmp_path: Path) -
     out = make_hybrid(tmp_path / "a")
     add([str(out)], str(board))
     add([str(out)], str(board))
-    with pytest.raises(UserError, match=r"hybrid-1: holds another run under this id \(record\.json differs\)"):
+    with pytest.raises(UserError, match=rf"{HYBRID_1}: holds another run under this id \(record\.json differs\)"):
         add([str(make_hybrid(tmp_path / "b", seed=1))], str(board))
-    with pytest.raises(UserError, match="hybrid-1 is that of"):
+    with pytest.raises(UserError, match=f"{HYBRID_1} is that of"):
         add([str(out), str(make_hybrid(tmp_path / "c", seed=1))], str(tmp_path / "other"))
 
 
@@ -222,6 +249,8 @@ ACCURACY = ("tasks", TASK, "arms", "hybrid:10%", "metrics", "accuracy", "value")
         (("run", "id"), "../../etc", "run.id: "),
         (("run", "id"), ".hidden", "run.id: "),
         (("run", "extra"), 1, "run.extra: "),
+        (("run", "settings", "limit"), 9, "run.id: expected qwen3vl-hybrid-"),
+        (("run", "id"), "hybrid-1", f"run.id: expected {HYBRID_1} for these settings, got hybrid-1"),
         (("environment", "threads"), "2", "environment.threads: "),
         (ACCURACY, "high", ".".join(ACCURACY)),
         (ACCURACY, 0.5, "does not follow from the samples"),
@@ -241,7 +270,7 @@ def test_an_invalid_record_is_refused_and_nothing_is_copied(
     assert not (tmp_path / "board").exists()
 
 
-@pytest.mark.parametrize("name", ["record.json", "samples.jsonl", "heads.tsv"])
+@pytest.mark.parametrize("name", ["record.json", "samples.jsonl", "heads.tsv", "heads.json", f"heads.{TASK}.tsv"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     out = make_detect(tmp_path / "a")
     (out / name).unlink()
@@ -249,28 +278,174 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
         add([str(out)], str(tmp_path / "board"))
 
 
+@pytest.mark.parametrize("name", ["heads.tsv", f"heads.{TASK}.tsv"])
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("0\t1\t0.9", "0\t1\t0.8", "ram.0.1: not as in record.json"),
+        ("\t2\n", "\t200\n", "n: not as in record.json"),
+        ("0.05", "nan", "chance of head (0, 0) is not a finite number"),
+        ("1\t3\t", "2\t3\t", "expected one row for each of 3 layers x 4 heads, got 8 rows"),
+        ("layer", "layers", ":1: expected the tab-separated columns"),
+        ("0\t1\t0.9", "0\tone\t0.9", ":3: "),
+    ],
+)
+def test_a_head_table_that_is_not_the_record_s_is_refused(
+    tmp_path: Path, name: str, old: str, new: str, why: str
+) -> None:
+    out = make_detect(tmp_path / "a")
+    text = (out / name).read_text()
+    assert old in text
+    (out / name).write_text(text.replace(old, new))
+    refused(out, name, why)
+
+
+def refused(out: Path, *parts: str) -> None:
+    """By both commands' way of reading a run: one line with these parts, and nothing is copied."""
+    with pytest.raises(UserError) as error:
+        add([str(out)], str(out.parent / "board"))
+    message = str(error.value)
+    for part in parts:
+        assert part in message
+    assert "\n" not in message
+    assert not (out.parent / "board").exists()
+
+
+def test_tables_of_nothing_and_sidecars_of_other_samples_are_refused(tmp_path: Path) -> None:
+    out, other = make_detect(tmp_path / "a"), make_hybrid(tmp_path / "b")
+    shutil.copy(out / "heads.tsv", other / "heads.tsv")
+    refused(other, "heads.tsv: a head table that record.json does not have")
+    shutil.copy(out / "heads.tsv", out / "heads.core_more.tsv")
+    refused(out, "heads.core_more.tsv: a head table that record.json does not have")
+    (out / "heads.core_more.tsv").unlink()
+    good = json.loads((out / "heads.json").read_text())
+    for text, why in (
+        ("{", "expected an object"),
+        ("[]", "expected an object"),
+        ("[" * 100_000, "expected an object"),
+        (json.dumps(good | {"samples": {TASK: ["0"]}}), "expected an object"),
+        (json.dumps(good | {"samples": {TASK: {"ids": ["0"]}}}), "samples: not those measured"),
+        (json.dumps(good | {"checkpoint_hash": "other"}), "checkpoint_hash: not as in record.json"),
+    ):
+        (out / "heads.json").write_text(text)
+        refused(out, "heads.json: ", why)
+
+
+def test_an_unfinished_detection_needs_no_table(tmp_path: Path) -> None:
+    out = make_detect(tmp_path / "a")
+    for path in out.glob("heads*"):
+        path.unlink()
+    edit(out, "run", "complete", value=False)
+    assert add([str(out)], str(tmp_path / "board")) == 0
+    assert "partial: unfinished" in pages(tmp_path / "board")[0]
+
+
+def test_a_row_left_out_is_refused(tmp_path: Path) -> None:
+    rows = [row(i, "dense") for i in range(4)] + [row(i, "hybrid:10%") for i in range(3)]
+    out = make(tmp_path / "a", "cut", "hybrid", rows, {"dense": {}, "hybrid:10%": HYBRID})
+    refused(out, "record.json: ", "arm hybrid:10% has no row of sample '3'")
+
+
+WRONG: tuple[Any, ...] = (None, True, -1, 10**400, 1e308, "x", "\ud800", [], {}, [[]], {"x": {}})
+
+
+def places(value: Any, *above: Any) -> Iterator[tuple[Any, ...]]:
+    """The path of every value inside a JSON value."""
+    if above:
+        yield above
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, *above, key)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+@pytest.mark.parametrize("make_run", [make_hybrid, make_ablate, make_detect])
+def test_no_damage_gives_a_traceback(tmp_path: Path, make_run: Any) -> None:
+    """Every field of the record and of a row replaced by what it should not be: refused in one line, or shown."""
+    out = make_run(tmp_path / "a")
+    record = json.loads((out / "record.json").read_text())
+    lines = (out / "samples.jsonl").read_text().splitlines()
+    rng = np.random.default_rng(0)
+    damages = [("record.json", path) for path in places(record)]
+    damages += [("samples.jsonl", path) for path in places(json.loads(lines[-1]))]
+    assert len(damages) > 50
+    for name, path in damages:
+        for wrong in (WRONG[i] for i in rng.choice(len(WRONG), size=2, replace=False)):
+            broken = copy.deepcopy(record if name == "record.json" else json.loads(lines[-1]))
+            place = broken
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = wrong
+            text = json.dumps(broken)
+            (out / "record.json").write_text(text if name == "record.json" else json.dumps(record))
+            (out / "samples.jsonl").write_text(
+                "\n".join(lines if name == "record.json" else [*lines[:-1], text]) + "\n"
+            )
+            message = ""
+            try:
+                sections([load_run(out)])
+            except UserError as error:
+                message = str(error)
+            assert "\n" not in message, (path, wrong)
+
+
+@pytest.mark.parametrize("name", ["record.json", "samples.jsonl"])
+@pytest.mark.parametrize(
+    "text", ["", "[]\n", "null\n", "\x00\n", "[" * 100_000 + "\n", '{"run": ' * 9_000 + "\n", "\udcff\n"]
+)
+def test_damaged_files_end_in_one_line_and_exit_code_2(
+    tmp_path: Path, name: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_hybrid(tmp_path / "a")
+    (out / name).write_bytes(text.encode(errors="surrogateescape"))
+    assert main(["leaderboard", "add", str(out), "--dir", str(tmp_path / "board")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(out) in error
+
+
+def test_a_board_with_something_else_in_the_way_is_refused(tmp_path: Path) -> None:
+    out, results = make_hybrid(tmp_path / "a"), tmp_path / "board" / "results"
+    results.mkdir(parents=True)
+    (results / HYBRID_1).write_text("")
+    with pytest.raises(UserError, match=f"{HYBRID_1}: cannot be read"):
+        add([str(out)], str(tmp_path / "board"))
+    (results / HYBRID_1).unlink()
+    (results / HYBRID_1 / "folder").mkdir(parents=True)
+    with pytest.raises(UserError, match=f"{HYBRID_1}/folder: cannot be read"):
+        add([str(out)], str(tmp_path / "board"))
+
+
+def test_the_runs_that_ship_are_taken() -> None:
+    shipped = sorted((Path(__file__).resolve().parents[2] / "leaderboard" / "results").glob("[!.]*/"))
+    assert shipped
+    for folder in shipped:
+        assert load_run(folder)["run"]["id"] == folder.name
+
+
 def test_a_run_under_another_name_is_refused(tmp_path: Path) -> None:
     board = tmp_path / "board"
     add([str(make_hybrid(tmp_path / "a"))], str(board))
-    (board / "results" / "hybrid-1").rename(board / "results" / "better")
-    with pytest.raises(UserError, match=r"expected the run better, .* run\.id hybrid-1"):
+    (board / "results" / HYBRID_1).rename(board / "results" / "better")
+    with pytest.raises(UserError, match=rf"expected the run better, .* run\.id {HYBRID_1}"):
         build(str(board))
 
 
 def test_a_kill_while_copying_is_no_run(tmp_path: Path) -> None:
     board = tmp_path / "board"
     out = make_hybrid(tmp_path / "a")
-    shutil.copytree(out, board / "results" / ".hybrid-1.tmp")
-    (board / "results" / ".hybrid-1.tmp" / "record.json").write_text("{")
+    shutil.copytree(out, board / "results" / f".{HYBRID_1}.tmp")
+    (board / "results" / f".{HYBRID_1}.tmp" / "record.json").write_text("{")
     assert pages(board)[0].count("No runs yet.") == 3
     add([str(out)], str(board))
-    assert [path.name for path in (board / "results").iterdir()] == ["hybrid-1"]
+    assert [path.name for path in (board / "results").iterdir()] == [HYBRID_1]
 
 
 def test_names_cannot_break_out_of_their_cells(tmp_path: Path) -> None:
     evil = '<script>alert(1)</script> | x\n| [a](javascript:b) `c` & "d"'
-    out = make_hybrid(tmp_path / "a", model=evil, checkpoint=evil)
-    limited = make_hybrid(tmp_path / "b", "part", model=evil, settings={"limit": 1})
+    heads = {"where": "x", "note": evil}
+    out = make_hybrid(tmp_path / "a", checkpoint=evil, heads=heads)
+    limited = make_hybrid(tmp_path / "b", "part", heads=heads, settings={"limit": 1})
     add([str(out), str(limited)], str(tmp_path / "board"))
     markdown, page = pages(tmp_path / "board")
     assert "<script" not in markdown
@@ -280,7 +455,8 @@ def test_names_cannot_break_out_of_their_cells(tmp_path: Path) -> None:
     assert {line.replace("\\|", "").count("|") for line in rows[:3]} == {19}
     parsed = Page(page)
     assert "script" not in parsed.tags
-    assert next(row for row in parsed.rows if row and row[0] != "")[0] == evil
+    cells = next(row for row in parsed.rows if row and row[0] != "")
+    assert (cells[1], cells[-2]) == (f"{evil} (0123456789)", evil)
 
 
 def test_a_path_of_one_machine_is_not_published(tmp_path: Path) -> None:
@@ -294,13 +470,12 @@ def test_records_with_bare_plans_do_not_crash_the_pages(tmp_path: Path) -> None:
     rows = [row(i, arm) for i in range(3) for arm in ("dense", "hybrid:10%")]
     out = make(tmp_path / "a", "bare", "hybrid", rows, {"dense": {}, "hybrid:10%": {"hold": "prefill"}})
     dense = make(tmp_path / "b", "dense", "dense", [row(0, "dense")], {"dense": {}})
-    empty = make(
-        tmp_path / "c", "empty", "ablate", [row(0, "none")], {"none": {}, "top:5%": {}, "random:5%": {"draws": []}}
-    )
+    rows = [row(0, "none"), row(0, "top:5%")]
+    empty = make(tmp_path / "c", "empty", "ablate", rows, {"none": {}, "top:5%": {}, "random:5%": {"draws": []}})
     add([str(out), str(dense), str(empty)], str(tmp_path / "board"))
     markdown, _ = pages(tmp_path / "board")
     assert "0 (?/?)" in markdown
-    assert "results/dense/" in markdown
+    assert f"results/{named('dense', 'dense')}/" in markdown
 
 
 def test_the_board_works_in_an_empty_folder_without_torch(tmp_path: Path) -> None:

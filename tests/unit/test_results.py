@@ -14,8 +14,18 @@ import numpy as np
 import pytest
 
 from core_bench.errors import UserError
-from core_bench.heads import HeadPlan, HeadScores, HeadShape
-from core_bench.results import RunFolder, build_record, ram_record, render_tables, strip_times, verify_record
+from core_bench.heads import HeadPlan, HeadShape, pool_scores
+from core_bench.ram import SampleRam, accumulate
+from core_bench.results import (
+    RunFolder,
+    build_record,
+    ram_record,
+    render_tables,
+    run_id,
+    short_digest,
+    strip_times,
+    verify_record,
+)
 from core_bench.runfolder import load_record, load_rows
 from core_bench.stats import ci95
 
@@ -40,9 +50,11 @@ def failed(number: int, arm: str) -> dict[str, Any]:
 
 
 def build(rows: list[dict[str, Any]], plans: dict[str, Any], baseline: str = "dense", **changes: Any) -> dict[str, Any]:
+    mode = changes.pop("mode", "hybrid" if baseline == "dense" else "ablate")
+    settings = {"limit": None, "seed": 0, **changes.pop("settings", {})}
     run = {
-        "id": "run-1", "model": "qwen3vl", "checkpoint": "bundled", "checkpoint_hash": "sha256:0123456789abcdef",
-        "mode": "hybrid" if baseline == "dense" else "ablate", "seed": 0, "command": "c", "settings": {"limit": None},
+        "id": run_id("qwen3vl", mode, settings), "model": "qwen3vl", "checkpoint": "bundled",
+        "checkpoint_hash": "sha256:0123456789abcdef", "mode": mode, "seed": 0, "command": "c", "settings": settings,
     }  # fmt: skip
     environment = {
         "versions": {"torch": "2"}, "commit": None, "device": "cpu", "threads": 2, "dtype": "float32",
@@ -348,24 +360,213 @@ def test_a_record_that_does_not_follow_from_its_rows_is_caught(path: str) -> Non
         verify_record(record, hybrid_rows())
 
 
+RAM = np.array([[0.1, 0.9, 0.2, 0.0], [0.1, 0.1, 0.1, 0.1]])
+
+
+def detect_rows() -> list[dict[str, Any]]:
+    """Two samples of one cluster, without placebos, and a failed one."""
+    more: dict[str, Any] = {"scores": {}, "placebo": None, "chance": 0.05, "times": None}
+    rows = [row(i, "detect", **more, ram=(RAM + np.array([0.02, -0.02])[i]).tolist()) for i in range(2)]
+    return [*rows, failed(2, "detect")]
+
+
 def detect_record() -> dict[str, Any]:
-    ram = np.array([[0.1, 0.9, 0.2, 0.0], [0.1, 0.1, 0.1, 0.1]])
-    table = HeadScores(
-        ram=ram, stderr=np.full((2, 4), math.nan), chance=np.full((2, 4), 0.05), sink_corrected=ram - 0.01, n=2
-    )
-    grid = ram.tolist()
-    rows = [row(i, "detect", scores={}, ram=grid, placebo=None, chance=0.05, times=None) for i in range(2)]
-    return build(rows, {}, ram=ram_record({TASK: table}, table), baseline="none")
+    rows = detect_rows()
+    table = accumulate([SampleRam(np.array(line["ram"]), None, 0.05) for line in rows[:2]], ["c", "c"])
+    return build(rows, {}, ram=ram_record({TASK: table}, pool_scores([table])), baseline="none", mode="detect")
 
 
 def test_detection_records_hold_tables_without_nan() -> None:
     record = detect_record()
     table = record["ram"]["per_task"][TASK]
-    assert table["ram"][0][1] == 0.9
+    assert table["ram"][0][1] == pytest.approx(0.9)
     assert table["stderr"] == [[None] * 4] * 2
-    assert record["tasks"][TASK]["n"] == 2
+    assert table["sink_corrected"] == [[None] * 4] * 2
+    assert (record["tasks"][TASK]["n"], table["n"]) == (3, 2)
     assert record["tasks"][TASK]["arms"] == {}
     json.dumps(record, allow_nan=False)
+    verify_record(record, detect_rows())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("per_task", TASK, "ram", 1, 3), 0.95),
+        (("per_task", TASK, "stderr", 0, 0), 0.001),
+        (("per_task", TASK, "chance", 0, 0), 0.001),
+        (("per_task", TASK, "n"), 200),
+        (("pooled", "ram", 0, 1), 0.99),
+        (("pooled", "sink_corrected", 0, 1), 0.5),
+    ],
+)
+def test_heads_that_the_samples_do_not_show_are_caught(path: tuple[Any, ...], value: Any) -> None:
+    record = detect_record()
+    place = record["ram"]
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    where = ".".join(map(str, path))
+    with pytest.raises(ValueError, match=rf"^ram\.{where}: does not follow"):
+        verify_record(record, detect_rows())
+
+
+def test_tables_without_rows_and_rows_without_tables_are_caught() -> None:
+    record = detect_record()
+    del record["ram"]
+    with pytest.raises(ValueError, match=r"^ram: does not follow"):
+        verify_record(record, detect_rows())
+    record = hybrid_record() | {"ram": detect_record()["ram"]}
+    with pytest.raises(ValueError, match=r"^ram: does not follow"):
+        verify_record(record, hybrid_rows())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"ram": None}, {"chance": None}, {"ram": [[0.1], [0.1, 0.2]]}, {"placebo": [[0.1] * 4]}, {"placebo": [[0.1]] * 2}],
+)
+def test_rows_that_measure_nothing_are_named(change: dict[str, Any]) -> None:
+    rows = detect_rows()
+    rows[1] |= change
+    with pytest.raises(ValueError, match=f"row 's01' of {TASK}: expected"):
+        verify_record(detect_record(), rows)
+
+
+# ---- is it all there?
+
+
+def random_arm(complete: bool = True) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    draws = [HeadPlan.ablation(SHAPE, [(0, i)]).to_record() | {"displaced": 0} for i in range(2)]
+    rows = [row(i, "none") for i in range(4)] + [row(i, "random:1", draw=d) for i in range(4) for d in range(2)]
+    return {"none": {}, "random:1": {"draws": draws}}, rows
+
+
+@pytest.mark.parametrize(
+    ("dropped", "lacking"),
+    [
+        (("none", None), "arm none has no row of sample 's03'"),
+        (("random:1", 1), "draw 1 of arm random:1 has no row of sample 's03'"),
+    ],
+)
+def test_a_finished_run_has_every_sample_in_every_arm_and_draw(dropped: tuple[str, Any], lacking: str) -> None:
+    plans, rows = random_arm()
+    verify_record(build(rows, plans, baseline="none"), rows)
+    rows = [line for line in rows if (line["id"], line["arm"], line["draw"]) != ("s03", *dropped)]
+    with pytest.raises(ValueError, match=f"complete, but {lacking}"):
+        verify_record(build(rows, plans, baseline="none"), rows)
+    verify_record(build(rows, plans, baseline="none", complete=False), rows)
+
+
+def test_rows_of_another_draw_or_of_no_task_are_caught() -> None:
+    plans, rows = random_arm()
+    plans["random:1"]["draws"].pop()
+    with pytest.raises(ValueError, match="rows of draw 1 of arm random:1, which the record does not have"):
+        verify_record(build(rows, plans, baseline="none"), rows)
+    with pytest.raises(ValueError, match=f"tasks.{TASK}: complete, but without a row"):
+        verify_record(build([], {"none": {}}, baseline="none"), [])
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"settings": {"limit": None, "seed": 0}}, "run.id: expected qwen3vl-hybrid-"),
+        ({"seed": 1}, r"run\.seed: 1, but run\.settings\.seed is 0"),
+        ({"id": "qwen3vl-hybrid-00000000"}, "run.id: expected qwen3vl-hybrid-"),
+        ({"model": "other"}, "run.id: expected other-hybrid-"),
+    ],
+)
+def test_settings_cannot_be_edited_away(change: dict[str, Any], field: str) -> None:
+    record = build(hybrid_rows(), {"dense": {}, "hybrid:10%": HYBRID}, settings={"limit": 12})
+    verify_record(record, hybrid_rows())
+    record["run"] |= change
+    with pytest.raises(ValueError, match=field):
+        verify_record(record, hybrid_rows())
+
+
+def test_the_tasks_and_plans_of_the_settings_are_bound_too() -> None:
+    plans = {"dense": {}, "hybrid:10%": HYBRID}
+    verify_record(build(hybrid_rows(), plans, settings={"plans": short_digest(plans)}), hybrid_rows())
+    moved = build(
+        hybrid_rows(), {**plans, "hybrid:10%": HYBRID | {"window": 8}}, settings={"plans": short_digest(plans)}
+    )
+    with pytest.raises(ValueError, match=f"tasks.{TASK}.arms: other plans than those"):
+        verify_record(moved, hybrid_rows())
+    with pytest.raises(ValueError, match=f"tasks: expected {TASK}, worse as in run.settings.data, got {TASK}"):
+        verify_record(build(hybrid_rows(), plans, settings={"data": {TASK: "a", "worse": "b"}}), hybrid_rows())
+
+
+def test_a_run_id_does_not_depend_on_the_order_of_settings() -> None:
+    assert run_id("m", "dense", {"a": 1, "b": [2]}) == run_id("m", "dense", {"b": [2], "a": 1}) == "m-dense-ae8a9a50"
+
+
+# ---- plans that can be true
+
+
+WIDE = HeadShape(3, 8, 4)
+KEPT = [(0, 0), (1, 3), (2, 6), (2, 7)]  # 4 of 24 heads, 3 of 12 KV heads
+
+
+def plan_record(arms: dict[str, HeadPlan], **changes: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A record of these arms; `changes` go into the plan of the last one."""
+    plans = {name: plan.to_record() for name, plan in arms.items()}
+    plans[list(plans)[-1]] |= changes
+    rows = [row(i, name) for i in range(3) for name in ("dense", *plans)]
+    return build(rows, {"dense": {}, **plans}), rows
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"query_head_density": 1 / 48}, "fit no model"),
+        ({"query_head_density": 0.17}, "fit no model"),
+        ({"query_head_density": 4 / 48}, "fit no model|is 8, got 4"),
+        ({"query_head_density": 1e-300}, "fit no model"),
+        ({"query_head_density": 0.0}, "fit no model"),
+        ({"kv_head_density": 0.1}, "fit no model"),
+        ({"kv_head_density": 1 / 12}, "fit no model"),  # the grid that the arm before shows has another
+        ({"full": [[0, 0], [1, 3], [2, 6], [2, 6]]}, "fit no model"),
+        ({"full": [[0, 0], [1, 3], [2, 6], [-1, 7]]}, "fit no model"),
+        ({"window": None}, "fit no model"),
+    ],
+)
+def test_densities_that_no_model_gives_are_caught(changes: dict[str, Any], why: str) -> None:
+    arms = {
+        "hybrid:8": HeadPlan.hybrid(WIDE, [(layer, h) for layer in (1, 2) for h in (0, 1, 3, 7)], window=16, sink=4),
+        "hybrid:17%": HeadPlan.hybrid(WIDE, KEPT, window=16, sink=4),
+    }
+    verify_record(*plan_record(arms))
+    with pytest.raises(ValueError, match=rf"tasks\.{TASK}\.arms\.hybrid:17%.*({why})"):
+        verify_record(*plan_record(arms, **changes))
+
+
+@pytest.mark.parametrize("kind", ["zero", "blind"])
+def test_an_ablation_shows_its_grid(kind: Any) -> None:
+    def record(**changes: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        plan = HeadPlan.ablation(WIDE, KEPT, kind=kind).to_record() | changes
+        rows = [row(i, name) for i in range(3) for name in ("none", "top:17%")]
+        return build(rows, {"none": {}, "top:17%": plan}, baseline="none"), rows
+
+    verify_record(*record())
+    for wrong in ({"query_head_density": 0.5}, {"kv_head_density": 0.37}, {"off": [[0, 0]]}, {"full": [[0, 1]]}):
+        with pytest.raises(ValueError, match="fit no model"):
+            verify_record(*record(**wrong))
+
+
+def test_an_arm_has_as_many_heads_as_its_name_says() -> None:
+    plan = HeadPlan.hybrid(WIDE, KEPT, window=16, sink=4)
+    for name in ("hybrid:4", "hybrid:bottom:15%", "hybrid:file:heads.txt"):
+        verify_record(*plan_record({name: plan}))
+    with pytest.raises(ValueError, match="hybrid:5% of 24 heads is 1, got 4"):
+        verify_record(*plan_record({"hybrid:5%": plan}))
+    with pytest.raises(ValueError, match="baseline"):
+        verify_record(*plan_record({"none": plan}))
+
+
+@pytest.mark.parametrize("shape", [HeadShape(36, 32, 8), HeadShape(28, 12, 2), HeadShape(1, 1, 1), HeadShape(7, 6, 3)])
+def test_plans_of_real_grids_are_taken(shape: HeadShape) -> None:
+    heads = sorted(shape.all_heads())
+    amounts = sorted({max(1, round(shape.size * share)) for share in (0.05, 0.1, 0.5)} | {shape.size})
+    arms = {f"hybrid:{k}": HeadPlan.hybrid(shape, heads[::-1][:k], window=9, sink=0) for k in amounts}
+    verify_record(*plan_record(arms))
 
 
 # ---- tables
@@ -416,5 +617,5 @@ def test_partial_runs_and_overlap_are_flagged() -> None:
 def test_detection_tables_lead_with_the_best_head() -> None:
     lines = render_tables(detect_record()).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("---")) + 1
-    assert lines[first].split() == ["0", "1", "0.9000", "0.0500", "0.8900"]  # no error to show
+    assert lines[first].split() == ["0", "1", "0.9000", "0.0500"]  # neither error nor placebo to show
     assert any("1 of 8 heads hold half" in line for line in lines)
