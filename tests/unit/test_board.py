@@ -404,6 +404,23 @@ def test_damaged_files_end_in_one_line_and_exit_code_2(
     assert str(out) in error
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tokens": {"prompt": 10**400, "visual": 1}},
+        {"scores": {"accuracy": 10**400}},
+        {"scores": {"accuracy": 1.7e308}},
+        {"times": {"language_ms": 1.7e308}},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered", "ignore:invalid value encountered")
+def test_numbers_too_large_to_add_up_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    out = make_hybrid(tmp_path / "a")
+    lines = [json.loads(line) | change for line in (out / "samples.jsonl").read_text().splitlines()]
+    (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    refused(out, str(out))
+
+
 def test_a_board_with_something_else_in_the_way_is_refused(tmp_path: Path) -> None:
     out, results = make_hybrid(tmp_path / "a"), tmp_path / "board" / "results"
     results.mkdir(parents=True)
