@@ -117,7 +117,7 @@ def _device_flags(parser: Parser) -> None:
     device = parser.add_argument_group("device")
     device.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... (default: cuda where there is one)")
     device.add_argument("--dtype", metavar=_choice(DTYPES), help="default: float32 on a CPU, bfloat16 on CUDA")
-    device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: sdpa)")
+    device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: auto)")
 
 
 class _Version(argparse.Action):
@@ -148,7 +148,7 @@ def speed_parser() -> Parser:
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="default: 0")
     _plan_flags(parser.add_argument_group("heads"))
     _device_flags(parser)
-    parser.set_defaults(heads="auto", keep="10%", device="auto", attention="sdpa")
+    parser.set_defaults(heads="auto", keep="10%", device="auto", attention="auto")
     return parser
 
 

@@ -37,7 +37,7 @@ class LanguagePrefill:
     `inputs` are the model's keyword arguments, on its device. Times are in milliseconds, synchronised on CUDA.
     """
 
-    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "sdpa") -> None:
+    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "auto") -> None:
         self.model, self.impl = model, impl
         self.inputs = dict(inputs)
         self.device = model.device

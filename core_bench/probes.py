@@ -57,7 +57,13 @@ class MassProbe:
 
     @torch.no_grad()
     def observe(
-        self, layer: int, q_BHND: Tensor, k_BKMD: Tensor, *, start_B: Sequence[int], scale: float | None
+        self,
+        layer: int,
+        q_BHND: Tensor,
+        k_BKMD: Tensor,
+        *,
+        kv_range_B2: Sequence[tuple[int, int]],
+        scale: float | None,
     ) -> None:
         """Takes one layer's queries and keys as its attention sees them; memory O(H x R x M)."""
         self._sets_SM = self._sets_SM.to(q_BHND.device)
@@ -66,7 +72,7 @@ class MassProbe:
             k_BKMD,
             rows_R=self.rows,
             sets_SM=self._sets_SM,
-            start_B=start_B,
+            start_B=[start for start, _ in kv_range_B2],
             scale=scale,
         )
         self._mass_by_layer[layer] = mass_BHRS[0].mean(dim=1)

@@ -95,7 +95,7 @@ def run_speed(
 
 
 def sweep(
-    wrapper: ModelWrapper, arms: Sequence[Arm], tokens: Sequence[int], *, budget_s: float, attention: str = "sdpa"
+    wrapper: ModelWrapper, arms: Sequence[Arm], tokens: Sequence[int], *, budget_s: float, attention: str = "auto"
 ) -> tuple[list[Row], str | None]:
     """Rows for each length in turn, shortest first, and a note on where and why the sweep stopped early.
 

@@ -30,7 +30,7 @@ def draw_qkv(
 
 def both(qkv: tuple[Tensor, Tensor, Tensor], **kwargs: Any) -> tuple[Tensor, Tensor]:
     """The fast path's result and the oracle's in float64 on the same (rounded) inputs."""
-    fast = hybrid_attention(*qkv, impl="sdpa", **kwargs)
+    fast = hybrid_attention(*qkv, **kwargs, impl="sdpa")
     q, k, v = (x.double() for x in qkv)
     return fast, hybrid_attention(q, k, v, impl="reference", **kwargs)
 
@@ -67,7 +67,9 @@ def test_reference_equals_the_definition_written_in_loops() -> None:
     visual[1, 3:11] = True
     modes = ["full", "stream", "off", "blind", "stream", "blind"]
     expected = by_hand(q, k, v, modes, 3, 2, [0, 5], visual)
-    got = hybrid_attention(q, k, v, modes=modes, window=3, sink=2, start_B=[0, 5], visual_BM=visual, impl="reference")
+    got = hybrid_attention(
+        q, k, v, modes, window=3, sink=2, kv_range_B2=[(0, 11), (5, 11)], blind_keys_BM=visual, impl="reference"
+    )
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
 
 
@@ -88,11 +90,11 @@ def test_fast_path_equals_the_reference(data: st.DataObject) -> None:
     visual = torch.rand(B, M, generator=torch.Generator().manual_seed(seed)) < share
     fast, exact = both(
         draw_qkv(B, K * group, K, N, M, seed=seed),
-        modes=modes,
+        heads=modes,
         window=window,
         sink=sink,
-        start_B=start,
-        visual_BM=visual,
+        kv_range_B2=[(s, M) for s in start],
+        blind_keys_BM=visual,
     )
     torch.testing.assert_close(fast.double(), exact, rtol=0, atol=2e-6)
 
@@ -103,7 +105,7 @@ def test_long_prompts_cross_many_blocks(window: int, sink: int, N: int) -> None:
     modes = ["stream", "full", "stream", "stream", "off", "stream", "blind", "stream"]
     visual = torch.zeros(1, 1000, dtype=torch.bool)
     visual[:, 100:900] = True
-    fast, exact = both(draw_qkv(1, 8, 4, N, 1000), modes=modes, window=window, sink=sink, visual_BM=visual)
+    fast, exact = both(draw_qkv(1, 8, 4, N, 1000), heads=modes, window=window, sink=sink, blind_keys_BM=visual)
     torch.testing.assert_close(fast.double(), exact, rtol=0, atol=2e-6)
 
 
@@ -111,9 +113,9 @@ def test_blocks_split_over_several_calls_give_the_same(monkeypatch: pytest.Monke
     from core_bench.kernels.hybrid_attention.impl import sdpa
 
     qkv = draw_qkv(1, 4, 2, 700, 700)
-    whole, exact = both(qkv, modes=["stream"] * 4, window=16, sink=3)
+    whole, exact = both(qkv, heads=["stream"] * 4, window=16, sink=3)
     monkeypatch.setattr(sdpa, "COPY_ELEMENTS", 5000)
-    split, _ = both(qkv, modes=["stream"] * 4, window=16, sink=3)
+    split, _ = both(qkv, heads=["stream"] * 4, window=16, sink=3)
     torch.testing.assert_close(split, whole, rtol=0, atol=1e-6)
     torch.testing.assert_close(split.double(), exact, rtol=0, atol=2e-6)
 
@@ -122,10 +124,10 @@ def test_blocks_split_over_several_calls_give_the_same(monkeypatch: pytest.Monke
 def test_bfloat16_is_as_close_to_float64_as_the_reference_is(N: int) -> None:
     qkv = draw_qkv(2, 28, 4, N, 600, dtype=torch.bfloat16)
     kwargs: dict[str, Any] = {
-        "modes": ["full", "stream", "stream", "off"] * 7,
+        "heads": ["full", "stream", "stream", "off"] * 7,
         "window": 64,
         "sink": 4,
-        "start_B": [0, 77],
+        "kv_range_B2": [(0, 600), (77, 600)],
     }
     fast, exact = both(qkv, **kwargs)
     rounded = hybrid_attention(*qkv, impl="reference", **kwargs)
@@ -138,7 +140,7 @@ def test_bfloat16_is_as_close_to_float64_as_the_reference_is(N: int) -> None:
 def test_each_query_head_reads_its_own_kv_head_in_a_group_of_seven(impl: str) -> None:
     q, k, v = draw_qkv(1, 28, 4, 50, 50)
     v[:] = torch.arange(4.0)[:, None, None]  # the value tells the KV head
-    out = hybrid_attention(q, k, v, modes=["full", "stream"] * 14, window=8, sink=2, impl=impl)
+    out = hybrid_attention(q, k, v, heads=["full", "stream"] * 14, window=8, sink=2, impl=impl)
     torch.testing.assert_close(out, (torch.arange(28) // 7).float()[:, None, None].expand_as(out))
 
 
@@ -147,10 +149,10 @@ def test_each_query_head_reads_its_own_kv_head_in_a_group_of_seven(impl: str) ->
 def test_no_future_token_leaks(impl: str, mode: str) -> None:
     q, k, v = draw_qkv(1, 4, 2, 200, 200)
     kwargs: dict[str, Any] = {
-        "modes": [mode] * 4,
+        "heads": [mode] * 4,
         "window": 16,
         "sink": 4,
-        "visual_BM": torch.arange(200)[None] % 3 == 0,
+        "blind_keys_BM": torch.arange(200)[None] % 3 == 0,
         "impl": impl,
     }
     before = hybrid_attention(q, k, v, **kwargs)
@@ -168,7 +170,7 @@ def test_window_counts_the_query_itself_and_sinks_are_never_padding(impl: str) -
     q = torch.zeros(1, 1, M, 4)
     k = torch.zeros(1, 1, M, 4)
     v = torch.arange(float(M))[None, None, :, None].expand(1, 1, M, 4).contiguous()
-    out = hybrid_attention(q, k, v, modes=["stream"], window=2, sink=1, start_B=[start], impl=impl)[0, 0, :, 0]
+    out = hybrid_attention(q, k, v, heads=["stream"], window=2, sink=1, kv_range_B2=[(start, M)], impl=impl)[0, 0, :, 0]
     assert torch.equal(out[:start], torch.zeros(start))
     expected = [sum({start, i - 1, i}) / 3 for i in range(start + 2, M)]
     torch.testing.assert_close(out[start + 2 :], torch.tensor(expected))
@@ -180,10 +182,10 @@ def test_off_is_exactly_zero_and_blind_ignores_visual_keys(impl: str) -> None:
     visual = torch.zeros(1, 64, dtype=torch.bool)
     visual[:, :20] = True
     kwargs: dict[str, Any] = {
-        "modes": ["off", "blind", "blind", "full"],
+        "heads": ["off", "blind", "blind", "full"],
         "window": 4,
         "sink": 0,
-        "visual_BM": visual,
+        "blind_keys_BM": visual,
         "impl": impl,
     }
     out = hybrid_attention(q, k, v, **kwargs)
@@ -214,7 +216,7 @@ def test_streaming_work_grows_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(N: int) -> int:
         nonlocal counted
         counted = 0
-        hybrid_attention(*draw_qkv(1, 2, 1, N, N), modes=["stream"] * 2, window=64, sink=4)
+        hybrid_attention(*draw_qkv(1, 2, 1, N, N), heads=["stream"] * 2, window=64, sink=4)
         return counted
 
     small, large = work(2048), work(4096)
@@ -223,22 +225,22 @@ def test_streaming_work_grows_linearly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"impl": "flash"}, "impl: expected one of reference, sdpa, got 'flash'"),
-    ({"modes": ["full"] * 3}, "modes: expected 4"),
-    ({"modes": ["full", "half", "off", "off"]}, "'half'"),
+    ({"impl": "flash"}, "impl: expected one of auto, reference, sdpa, flex, triton, got 'flash'"),
+    ({"heads": ["full"] * 3}, "heads: expected 4"),
+    ({"heads": ["full", "half", "off", "off"]}, "'half'"),
     ({"window": 0}, "window: expected at least 1"),
     ({"sink": -1}, "sink: expected 0 or more"),
-    ({"start_B": [0, 1]}, "start_B: expected 1"),
-    ({"start_B": [11]}, r"start_B: expected values in \[0, 10\]"),
-    ({"modes": ["blind"] * 4}, "visual_BM"),
-    ({"visual_BM": torch.zeros(1, 9, dtype=torch.bool)}, "visual_BM: expected bool"),
-    ({"visual_BM": torch.zeros(1, 10)}, "visual_BM: expected bool"),
+    ({"kv_range_B2": [(0, 1), (0, 1)]}, "kv_range_B2: expected 1"),
+    ({"kv_range_B2": [(3, 11)]}, "kv_range_B2: expected 0 <= start <= end <= 10"),
+    ({"heads": ["blind"] * 4}, "blind_keys_BM"),
+    ({"blind_keys_BM": torch.zeros(1, 9, dtype=torch.bool)}, "blind_keys_BM: expected bool"),
+    ({"blind_keys_BM": torch.zeros(1, 10)}, "blind_keys_BM: expected bool"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
-    kwargs: dict[str, Any] = {"modes": ["stream"] * 4, "window": 4, "sink": 1} | change
+    kwargs: dict[str, Any] = {"heads": ["stream"] * 4, "window": 4, "sink": 1} | change
     with pytest.raises(ValueError, match=message):
         hybrid_attention(*draw_qkv(1, 4, 2, 5, 10), **kwargs)
 
@@ -255,4 +257,4 @@ def test_bad_arguments_are_named(change: dict[str, Any], message: str) -> None:
 def test_bad_shapes_are_named(shapes: tuple[tuple[int, ...], ...], message: str) -> None:
     q, k, v = (torch.zeros(s) for s in shapes)
     with pytest.raises(ValueError, match=message):
-        hybrid_attention(q, k, v, modes=["full"] * q.shape[1], window=1, sink=0)
+        hybrid_attention(q, k, v, heads=["full"] * q.shape[1], window=1, sink=0)

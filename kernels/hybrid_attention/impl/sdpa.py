@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,37 +33,42 @@ def hybrid_attention_sdpa(
     modes: Sequence[str],
     window: int,
     sink: int,
-    start_B: Sequence[int],
-    visual_BM: Tensor | None,
+    q_offset: int,
+    kv_range_B2: Sequence[tuple[int, int]],
+    blind_keys_BM: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D], which is what transformers wants."""
-    B, H, N, _ = q_BHND.shape
-    offset = k_BKMD.shape[2] - N
-    out_BHND = q_BHND.new_zeros(B, N, H, v_BKMD.shape[-1]).transpose(1, 2)
-    for start in sorted(set(start_B)):
-        skip = max(start - offset, 0)  # padding queries: they stay zero
-        if skip >= N:
-            continue
-        rows = [b for b in range(B) if start_B[b] == start]
+    B, H, N, D = q_BHND.shape
+    out_BHND = q_BHND.new_zeros(B, N, H, D).transpose(1, 2)
+    for start, end in sorted(set(kv_range_B2)):
+        rows = [b for b in range(B) if kv_range_B2[b] == (start, end)]
         pick: list[int] | slice = slice(None) if len(rows) == B else rows
-        result_RHND = _unpadded(
-            q_BHND[pick][:, :, skip:],
-            k_BKMD[pick][:, :, start:],
-            v_BKMD[pick][:, :, start:],
-            modes=modes,
-            window=window,
-            sink=sink,
-            visual_RM=None if visual_BM is None else visual_BM[pick][:, start:],
-            scale=scale,
-        )
-        if len(rows) == B and skip == 0:
-            return result_RHND
-        out_BHND[pick, :, skip:] = result_RHND
+        q, k, v, out = (x[pick] for x in (q_BHND, k_BKMD, v_BKMD, out_BHND))
+        blind = None if blind_keys_BM is None else blind_keys_BM[pick]
+        options: dict[str, Any] = {"modes": modes, "window": window, "sink": sink, "scale": scale}
+        # Queries at positions below `start` are padding and stay zero. Those in [start, end) are the last of the keys
+        # up to their own. Those from `end` on (right padding, or no key yet) see a fixed set of keys, or part of it.
+        first, last = (min(max(edge - q_offset, 0), N) for edge in (start, end))
+        if first < last:
+            seen = slice(start, q_offset + last)
+            _unpadded(
+                out[:, :, first:last], q[:, :, first:last], k[:, :, seen], v[:, :, seen],
+                visual_RM=None if blind is None else blind[:, seen], **options,
+            )  # fmt: skip
+        if last < N and start < end:
+            seen = slice(start, end)
+            _beyond(
+                out[:, :, last:], q[:, :, last:], k[:, :, seen], v[:, :, seen], past=q_offset + last - end,
+                visual_RM=None if blind is None else blind[:, seen], **options,
+            )  # fmt: skip
+        if len(rows) < B:
+            out_BHND[pick] = out
     return out_BHND
 
 
 def _unpadded(
+    out_RHND: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -72,10 +78,10 @@ def _unpadded(
     sink: int,
     visual_RM: Tensor | None,
     scale: float,
-) -> Tensor:
+) -> None:
+    """Fills `out_RHND` for queries that are the last of the keys."""
     R, H, N, _ = q.shape
     group = H // k.shape[1]
-    out_RHND = q.new_zeros(R, N, H, v.shape[-1]).transpose(1, 2)
     heads = {mode: [h for h in range(H) if modes[h] == mode] for mode in ("full", "stream", "blind")}
     if window + sink >= k.shape[2]:  # every window reaches the first key
         heads["full"], heads["stream"] = sorted(heads["full"] + heads["stream"]), []
@@ -92,7 +98,45 @@ def _unpadded(
             kpos = (~visual_RM[r]).nonzero().flatten()
             out = _blind(_take(q[r : r + 1], blind), _take(k[r : r + 1], kv), _take(v[r : r + 1], kv), kpos, scale)
             _put(out_RHND[r : r + 1], blind, out)
-    return out_RHND
+
+
+def _beyond(
+    out_RHND: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    past: int,
+    modes: Sequence[str],
+    window: int,
+    sink: int,
+    visual_RM: Tensor | None,
+    scale: float,
+) -> None:
+    """Fills `out_RHND` for queries at positions M + past, M + past + 1, ...: every key is earlier than they are."""
+    R, H, N, _ = q.shape
+    M = k.shape[2]
+    group = H // k.shape[1]
+    i_N1 = torch.arange(M + past, M + past + N, device=q.device)[:, None]
+    j_M = torch.arange(M, device=q.device)
+    for h, mode in enumerate(modes):
+        if mode == "off":
+            continue
+        for r in range(R):
+            keys_M = torch.ones(M, dtype=torch.bool, device=q.device)
+            if mode == "stream":
+                keys_M = (j_M < sink) | (j_M > M + past - window)
+            elif mode == "blind":
+                assert visual_RM is not None
+                keys_M = ~visual_RM[r]
+            j = keys_M.nonzero().flatten()
+            mask = ((i_N1 - j < window) | (j < sink)) if mode == "stream" else None
+            rows = N if mask is None else int(mask.any(1).sum())
+            if len(j) and rows:
+                out_RHND[r, h, :rows] = scaled_dot_product_attention(
+                    q[r, h, :rows][None], k[r, h // group, j][None], v[r, h // group, j][None],
+                    attn_mask=None if mask is None else mask[:rows], scale=scale,
+                )[0]  # fmt: skip
 
 
 def _buckets(heads: Sequence[int], group: int) -> Iterator[tuple[list[int], list[int], int]]:
