@@ -13,8 +13,12 @@ X modes.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
+from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
@@ -36,6 +40,18 @@ class Tiles(NamedTuple):
     whole_index: Tensor
 
 
+def why_not(device: torch.device) -> str | None:
+    """The reason why FlexAttention cannot compile for `device`, if there is one."""
+    if device.type == "cuda":
+        return None if find_spec("triton") is not None else "it compiles through Triton, which is not installed"
+    if device.type != "cpu" or sys.platform == "darwin":
+        return f"PyTorch compiles it for CUDA and for x86 CPUs, not for {device.type} on {sys.platform}"
+    if "AVX" not in torch.backends.cpu.get_cpu_capability():
+        return "PyTorch compiles it for CPUs with AVX2 or AVX-512"
+    compilers = (os.environ.get("CXX", ""), "g++", "clang++")
+    return None if any(map(shutil.which, compilers)) else "it needs a C++ compiler (g++)"
+
+
 def hybrid_attention_flex(
     q_BHND: Tensor,
     k_BKMD: Tensor,
@@ -50,6 +66,8 @@ def hybrid_attention_flex(
     scale: float,
 ) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: float32, bfloat16 or float16. The first call at new shapes compiles."""
+    if q_BHND.dtype == torch.float64:
+        raise RuntimeError("impl: 'flex' compiles no kernel for float64")
     with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS, accumulated_recompile_limit=MAX_KERNELS):
         return _padded(
             _compiled(), q_BHND, k_BKMD, v_BKMD, modes, window, sink, q_offset, kv_range_B2, blind_keys_BM, scale
