@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -168,7 +168,7 @@ def _attend(
         compute_q_blocks=False,  # they serve the backward pass
     )
     group = q_BHND.shape[1] // k_BKMD.shape[1]
-    options = {} if group & (group - 1) == 0 else {"FORCE_USE_FLEX_ATTENTION": True}  # its decode kernel needs 2^n
+    options: Any = {} if group & (group - 1) == 0 else {"FORCE_USE_FLEX_ATTENTION": True}  # its decode kernel needs 2^n
     out: Tensor = flex_attention(
         q_BHND,
         k_BKMD,
@@ -176,7 +176,7 @@ def _attend(
         block_mask=block_mask,
         scale=scale,
         enable_gqa=group > 1,
-        kernel_options=options,  # type: ignore[arg-type]
+        kernel_options=options,
     )
     return out
 
