@@ -19,6 +19,7 @@ from core_bench.taskspec import FailedSample
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
+    from core_bench.randomweights import RandomModel
 
 _PACKAGES = ("core-bench", "torch", "transformers", "triton", "av", "pillow", "numpy")
 _HEAD_BYTES = 65536
@@ -49,7 +50,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def environment(wrapper: ModelWrapper, config: RunConfig) -> dict[str, Any]:
+def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[str, Any]:
     """As `environment` of a record."""
     import torch
 

@@ -40,9 +40,7 @@ class Sizes:
 
 # LLaVA-OneVision reads with Qwen2-7B, InternVL3.5-8B with Qwen3-8B: the decoders' own sizes.
 SIZES = {
-    "Qwen3-VL-4B": Sizes(
-        "qwen3_vl", "Qwen/Qwen3-VL-4B-Instruct", 36, 2560, 9728, 32, 8, 128, 151936, 5e6, tied=True
-    ),
+    "Qwen3-VL-4B": Sizes("qwen3_vl", "Qwen/Qwen3-VL-4B-Instruct", 36, 2560, 9728, 32, 8, 128, 151936, 5e6, tied=True),
     "Qwen3-VL-8B": Sizes("qwen3_vl", "Qwen/Qwen3-VL-8B-Instruct", 36, 4096, 12288, 32, 8, 128, 151936, 5e6),
     "Qwen3-VL-32B": Sizes("qwen3_vl", "Qwen/Qwen3-VL-32B-Instruct", 64, 5120, 25600, 64, 8, 128, 151936, 5e6),
     "LLaVA-OneVision-7B": Sizes("qwen2", "Qwen/Qwen2-7B-Instruct", 28, 3584, 18944, 28, 4, 128, 152064, 1e6),
@@ -85,9 +83,7 @@ def sizes_of(checkpoint: str) -> tuple[Sizes, int]:
     return sizes, int(count)
 
 
-def build_random(
-    checkpoint: str, *, device: str, dtype: str, seed: int = 0, vocab: int | None = None
-) -> RandomModel:
+def build_random(checkpoint: str, *, device: str, dtype: str, seed: int = 0, vocab: int | None = None) -> RandomModel:
     """The model, made on its device. `vocab` overrides the size of the vocabulary, for tests.
 
     Raises UserError for an unknown name and where the device has too little memory.
