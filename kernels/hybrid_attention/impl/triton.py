@@ -1,8 +1,9 @@
 """One Triton launch for all heads of all rows: each program reads its head's mode and walks only the tiles it needs.
 
-Nothing is gathered, copied or merged, and nothing but the result is allocated. float32 inputs are multiplied in full
-float32 (no TF32), half-precision ones with float32 sums. Inputs may have any strides. A head size that is no power of
-two is split into two powers of two (80 = 64 + 16) or padded to the next, whichever computes less.
+Nothing is gathered, copied or merged, and nothing but the result is allocated. float32 inputs are multiplied as three
+TF32 products (tf32x3: to float32's rounding, on the tensor cores), half-precision ones with float32 sums. Inputs may
+have any strides. A head size that is no power of two is split into two powers of two (80 = 64 + 16) or padded to the
+next, whichever computes less.
 
 Needs a CUDA device, or `TRITON_INTERPRET=1` set before Python starts (slow; for tests).
 
@@ -62,23 +63,24 @@ def config_for(capability: tuple[int, int], device_name: str, head_size: int, it
     if itemsize == 2 and n_queries > 32 and (device_name, head_size) in TUNED:
         return TUNED[device_name, head_size]
     width = sum(split(head_size))
-    large = capability in ((8, 0), (9, 0), (10, 0), (10, 3))
-    if itemsize == 4:  # multiplied in full float32, outside the tensor cores
-        config = Config(64, 32, 4, 2) if width <= 128 else Config(32, 32, 4, 1)
-    elif not large:
+    if itemsize == 4:  # three products each: registers run out first
+        config = Config(32, 32, 4, 2) if width <= 64 else Config(32, 16, 4, 2) if width <= 128 else Config(16, 16, 4, 2)
+    elif capability[0] in (9, 10):
+        config = Config(128, 64, 8, 3) if width <= 128 else Config(128, 32, 8, 3)
+    elif capability == (8, 0):
         config = (
-            Config(128, 64, 8, 2) if width <= 64 else Config(64, 32, 4, 2) if width <= 160 else Config(64, 32, 8, 1)
+            Config(128, 64, 8, 3)
+            if width in (16, 32, 64, 128)
+            else Config(128, 32, 4, 3)
+            if width < 128
+            else Config(64, 32, 8, 2)
         )
-    elif capability[0] == 8:
-        config = (
-            Config(128, 64, 4, 3) if width <= 64 else Config(128, 64, 8, 3) if width <= 128 else Config(64, 32, 4, 2)
-        )
-    elif width <= 128:
-        config = Config(128, 128, 8, 2) if width > 64 else Config(128, 64, 4, 3)
     else:
-        config = Config(128, 64, 8, 2)
+        config = (
+            Config(128, 64, 8, 2) if width <= 64 else Config(64, 32, 4, 2) if width <= 128 else Config(64, 32, 8, 2)
+        )
     if n_queries <= 32:
-        config = Config(16 if n_queries <= 16 else 32, min(config.block_n, 64), 4, config.stages)
+        config = Config(16 if n_queries <= 16 else 32, min(config.block_n, 32), 4, config.stages)
     return config
 
 
@@ -113,7 +115,7 @@ def arguments(
 ) -> dict[str, Any]:
     """Everything the kernel is called with, by the names of its parameters."""
     B, H, N, D = q_BHND.shape
-    K, M, E = v_BKMD.shape[1:]
+    K, M = k_BKMD.shape[1:3]
     table, n_long = _head_table(modes, q_BHND.device)
     blind = (
         blind_keys_BM.to(q_BHND.device).view(torch.uint8) if "blind" in modes and blind_keys_BM is not None else None
@@ -129,7 +131,6 @@ def arguments(
         for axis, stride in zip(axes, x.stride(), strict=True)
     }
     DA, DB = split(D)
-    EA, EB = split(E)
     return {
         "q_ptr": q_BHND,
         "k_ptr": k_BKMD,
@@ -142,7 +143,7 @@ def arguments(
         "stride_blind_b": 0 if blind is None else blind.stride(0),
         "stride_blind_m": 0 if blind is None else blind.stride(1),
         "n_long": n_long,
-        "window": min(window, M + N),  # further than any key; keeps the kernel's sums within 32 bits
+        "window": min(window, q_offset + N),  # all keys; keeps the kernel's sums within 32 bits
         "sink": min(sink, M),
         "q_offset": q_offset,
         "N": N,
@@ -151,28 +152,31 @@ def arguments(
         "H": H,
         "GROUP": H // K,
         "D": D,
-        "E": E,
         "DA": DA,
         "DB": DB,
-        "EA": EA,
-        "EB": EB,
         "HAS_BLIND": blind is not None,
-        "PRECISION": "ieee" if q_BHND.dtype == torch.float32 else "tf32",
+        "PRECISION": "tf32x3" if q_BHND.dtype == torch.float32 else "tf32",
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
     }
 
 
-def unavailable(q_BHND: Tensor) -> str | None:
-    """Why these inputs cannot be computed here, or None."""
-    if q_BHND.dtype not in DTYPES:
-        return f"triton: expected float16, bfloat16 or float32, got {q_BHND.dtype}"
-    interpreted = not isinstance(hybrid_attention_kernel, JITFunction)
-    if not q_BHND.is_cuda and not interpreted:
-        return f"triton: needs a CUDA device (or TRITON_INTERPRET=1), got inputs on {q_BHND.device}"
-    if interpreted and q_BHND.dtype == torch.bfloat16:
-        return "triton: the interpreter multiplies bfloat16 wrongly, expected float16 or float32"
-    return None
+def _interpreted() -> bool:
+    return not isinstance(hybrid_attention_kernel, JITFunction)
+
+
+def why_not(device: torch.device) -> str | None:
+    """The reason why the kernel cannot run on `device`, if there is one."""
+    if _interpreted():
+        return None
+    if device.type != "cuda":
+        return f"needs a CUDA device (or TRITON_INTERPRET=1, for tests), got {device}"
+    if torch.version.cuda is None:
+        return "needs an NVIDIA GPU: nobody has tried the kernel on another"
+    capability = torch.cuda.get_device_capability(device)
+    return (
+        None if capability >= (8, 0) else f"needs compute capability 8.0 or later, got {'.'.join(map(str, capability))}"
+    )
 
 
 def hybrid_attention_triton(
@@ -189,20 +193,20 @@ def hybrid_attention_triton(
     scale: float,
     config: Config | None = None,
 ) -> Tensor:
-    """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D]. Raises ValueError with the reason
-    where these inputs cannot be computed here. `config` overrides how the launch is cut."""
-    if reason := unavailable(q_BHND):
-        raise ValueError(reason)
+    """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D]. `config` sets how the launch is cut.
+
+    ValueError for a dtype that the kernel does not compute (the interpreter multiplies bfloat16 wrongly).
+    """
+    dtypes = tuple(dtype for dtype in DTYPES if not (_interpreted() and dtype == torch.bfloat16))
+    if q_BHND.dtype not in dtypes:
+        raise ValueError(f"q_BHND: triton expects {', '.join(map(str, dtypes))}, got {q_BHND.dtype}")
     B, H, N, D = q_BHND.shape
-    out_BHND = q_BHND.new_empty(B, N, H, v_BKMD.shape[-1]).transpose(1, 2)
-    if out_BHND.numel() == 0:
-        return out_BHND
+    out_BHND = q_BHND.new_empty(B, N, H, D).transpose(1, 2)
     if scale <= 0:  # the kernel's maximum is taken before scaling: the sign moves into the queries
         q_BHND, scale = (q_BHND * 0, 1.0) if scale == 0 else (-q_BHND, -scale)
     if config is None and q_BHND.is_cuda:
         device = torch.cuda.get_device_properties(q_BHND.device)
-        head_size = max(D, v_BKMD.shape[-1])
-        config = config_for((device.major, device.minor), device.name, head_size, q_BHND.element_size(), N)
+        config = config_for((device.major, device.minor), device.name, D, q_BHND.element_size(), N)
     config = config or INTERPRETED
     call = arguments(
         q_BHND,

@@ -13,8 +13,6 @@ Shape suffixes: B batch, H query heads, N queries, M keys, D head size, Q querie
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
@@ -23,140 +21,135 @@ ENDLESS = tl.constexpr(1 << 30)
 
 
 @triton.jit
-def _tile(  # noqa: PLR0913
-    first_l: Any,
-    acc_a: Any,
-    acc_b: Any,
-    total_Q: Any,
-    top_Q: Any,
-    qa: Any,
-    qb: Any,
-    ka_ptrs: Any,
-    kb_ptrs: Any,
-    va_ptrs: Any,
-    vb_ptrs: Any,
-    blind_ptr: Any,
-    x_Q: Any,
-    n_real: Any,
-    window: Any,
-    sink: Any,
-    is_blind: Any,
-    ka_in: Any,
-    kb_in: Any,
-    va_in: Any,
-    vb_in: Any,
-    stride_km: Any,
-    stride_vm: Any,
-    stride_blind_m: Any,
-    log2_scale: Any,
+def _load(
+    base: tl.tensor, offsets: tl.tensor, in_d: tl.tensor, in_l: tl.tensor, MASKED: tl.constexpr, EVEN: tl.constexpr
+) -> tl.tensor:
+    """A tile of keys or values. Keys that are not real are never read; a tile inside needs at most the head-size mask."""
+    if MASKED:
+        return tl.load(base + offsets, mask=in_d & in_l, other=0.0)
+    elif EVEN:
+        return tl.load(base + offsets)
+    else:
+        return tl.load(base + offsets, mask=in_d, other=0.0)
+
+
+@triton.jit
+def _tile(
+    tile: tl.tensor,
+    acc_a: tl.tensor,
+    acc_b: tl.tensor,
+    total_Q: tl.tensor,
+    top_Q: tl.tensor,
+    qa: tl.tensor,
+    qb: tl.tensor,
+    k_base: tl.tensor,
+    v_base: tl.tensor,
+    blind_base: tl.tensor,
+    x_Q: tl.tensor,
+    n_real: tl.tensor,
+    window: tl.tensor,
+    sink: tl.tensor,
+    is_blind: tl.tensor,
+    stride_km: tl.tensor,
+    stride_kd: tl.tensor,
+    stride_vm: tl.tensor,
+    stride_vd: tl.tensor,
+    stride_blind_m: tl.tensor,
+    log2_scale: tl.tensor,
     MASKED: tl.constexpr,
     HAS_BLIND: tl.constexpr,
-    HAS_DB: tl.constexpr,
-    HAS_EB: tl.constexpr,
-    EVEN: tl.constexpr,
+    D: tl.constexpr,
+    DA: tl.constexpr,
+    DB: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> Any:
-    """One step of online softmax over the keys first_l .. first_l + BLOCK_N; the sums so far go in and come out."""
-    l_L = first_l + tl.arange(0, BLOCK_N)
-    k_step = first_l.to(tl.int64) * stride_km
-    v_step = first_l.to(tl.int64) * stride_vm
-    # Head sizes that fill their tiles need no load mask inside; at the edges keys that are not real are never read.
+) -> tl.tuple:
+    """One step of online softmax over one tile of keys; the sums so far go in and come out."""
+    EVEN: tl.constexpr = DA + DB == D
+    DB_SIZE: tl.constexpr = DB if DB > 0 else 16
+    n_L = tl.arange(0, BLOCK_N)
+    l_L = tile * BLOCK_N + n_L
     in_L = l_L < n_real
-    if MASKED:
-        ka = tl.load(ka_ptrs + k_step, mask=ka_in & in_L[None, :], other=0.0)
-    elif EVEN:
-        ka = tl.load(ka_ptrs + k_step)
-    else:
-        ka = tl.load(ka_ptrs + k_step, mask=ka_in, other=0.0)
+    da = tl.arange(0, DA)
+    db = DA + tl.arange(0, DB_SIZE)
+    # The way to the tile in 64 bits, as a scalar; the way inside it in 32: half the registers of a tile of pointers.
+    k_tile = k_base + tile.to(tl.int64) * BLOCK_N * stride_km
+    v_tile = v_base + tile.to(tl.int64) * BLOCK_N * stride_vm
+    ka_offsets = da[:, None] * stride_kd + n_L[None, :] * stride_km
+    ka = _load(k_tile, ka_offsets, da[:, None] < D, in_L[None, :], MASKED, EVEN)
     scores = tl.dot(qa, ka, input_precision=PRECISION)
-    if HAS_DB:
-        if MASKED:
-            kb = tl.load(kb_ptrs + k_step, mask=kb_in & in_L[None, :], other=0.0)
-        elif EVEN:
-            kb = tl.load(kb_ptrs + k_step)
-        else:
-            kb = tl.load(kb_ptrs + k_step, mask=kb_in, other=0.0)
+    if DB > 0:
+        kb_offsets = db[:, None] * stride_kd + n_L[None, :] * stride_km
+        kb = _load(k_tile, kb_offsets, db[:, None] < D, in_L[None, :], MASKED, EVEN)
         scores = tl.dot(qb, kb, scores, input_precision=PRECISION)
-    scores = scores * log2_scale
     if MASKED:
+        scores = scores * log2_scale
         gap = x_Q[:, None] - l_L[None, :]
         see = in_L[None, :] & (gap >= 0) & ((gap < window) | (l_L[None, :] < sink))
         if HAS_BLIND:
-            hidden_L = tl.load(blind_ptr + l_L * stride_blind_m, mask=in_L & is_blind, other=0)
+            hidden_L = tl.load(blind_base + l_L * stride_blind_m, mask=in_L & is_blind, other=0)
             see = see & (hidden_L == 0)[None, :]
         scores = tl.where(see, scores, float("-inf"))
-    new_top_Q = tl.maximum(top_Q, tl.max(scores, 1))
-    if MASKED:
+        new_top_Q = tl.maximum(top_Q, tl.max(scores, 1))
         # A row that has seen nothing yet: any finite value in place of -inf leaves exp2(-inf) = 0 instead of NaN.
         base_Q = tl.where(new_top_Q == float("-inf"), 0.0, new_top_Q)
+        weights = tl.exp2(scores - base_Q[:, None])
     else:
+        new_top_Q = tl.maximum(top_Q, tl.max(scores, 1) * log2_scale)
         base_Q = new_top_Q
-    weights = tl.exp2(scores - base_Q[:, None])
+        weights = tl.exp2(scores * log2_scale - base_Q[:, None])
     shrink_Q = tl.exp2(top_Q - base_Q)
     total_Q = total_Q * shrink_Q + tl.sum(weights, 1)
-    acc_a = acc_a * shrink_Q[:, None]
-    if MASKED:
-        va = tl.load(va_ptrs + v_step, mask=va_in & in_L[:, None], other=0.0)
-    elif EVEN:
-        va = tl.load(va_ptrs + v_step)
-    else:
-        va = tl.load(va_ptrs + v_step, mask=va_in, other=0.0)
+    va_offsets = n_L[:, None] * stride_vm + da[None, :] * stride_vd
+    va = _load(v_tile, va_offsets, da[None, :] < D, in_L[:, None], MASKED, EVEN)
     weights = weights.to(va.dtype)
-    acc_a = tl.dot(weights, va, acc_a, input_precision=PRECISION)
-    if HAS_EB:
-        if MASKED:
-            vb = tl.load(vb_ptrs + v_step, mask=vb_in & in_L[:, None], other=0.0)
-        elif EVEN:
-            vb = tl.load(vb_ptrs + v_step)
-        else:
-            vb = tl.load(vb_ptrs + v_step, mask=vb_in, other=0.0)
+    acc_a = tl.dot(weights, va, acc_a * shrink_Q[:, None], input_precision=PRECISION)
+    if DB > 0:
+        vb_offsets = n_L[:, None] * stride_vm + db[None, :] * stride_vd
+        vb = _load(v_tile, vb_offsets, db[None, :] < D, in_L[:, None], MASKED, EVEN)
         acc_b = tl.dot(weights, vb, acc_b * shrink_Q[:, None], input_precision=PRECISION)
     return acc_a, acc_b, total_Q, new_top_Q
 
 
 @triton.jit(do_not_specialize=["n_long", "window", "sink", "q_offset", "N", "B"])
-def hybrid_attention_kernel(  # noqa: PLR0913
-    q_ptr: Any,
-    k_ptr: Any,
-    v_ptr: Any,
-    out_ptr: Any,
-    heads_ptr: Any,  # int32 [2, H]: the heads, those with the most work first; their modes
-    range_ptr: Any,  # int32 [B, 2]: first real key and the end of the real keys
-    blind_ptr: Any,  # uint8 [B, M], read for blind heads only
-    stride_qb: Any,
-    stride_qh: Any,
-    stride_qn: Any,
-    stride_qd: Any,
-    stride_kb: Any,
-    stride_kh: Any,
-    stride_km: Any,
-    stride_kd: Any,
-    stride_vb: Any,
-    stride_vh: Any,
-    stride_vm: Any,
-    stride_vd: Any,
-    stride_ob: Any,
-    stride_oh: Any,
-    stride_on: Any,
-    stride_od: Any,
-    stride_blind_b: Any,
-    stride_blind_m: Any,
-    n_long: Any,  # the first n_long heads of the table see without end
-    window: Any,
-    sink: Any,
-    q_offset: Any,
-    N: Any,
-    B: Any,
-    log2_scale: Any,  # scale x log2(e), positive
+def hybrid_attention_kernel(
+    q_ptr: tl.tensor,
+    k_ptr: tl.tensor,
+    v_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    heads_ptr: tl.tensor,  # int32 [2, H]: the heads, those with the most work first; their modes
+    range_ptr: tl.tensor,  # int32 [B, 2]: first real key and the end of the real keys
+    blind_ptr: tl.tensor,  # uint8 [B, M], read for blind heads only
+    stride_qb: tl.tensor,
+    stride_qh: tl.tensor,
+    stride_qn: tl.tensor,
+    stride_qd: tl.tensor,
+    stride_kb: tl.tensor,
+    stride_kh: tl.tensor,
+    stride_km: tl.tensor,
+    stride_kd: tl.tensor,
+    stride_vb: tl.tensor,
+    stride_vh: tl.tensor,
+    stride_vm: tl.tensor,
+    stride_vd: tl.tensor,
+    stride_ob: tl.tensor,
+    stride_oh: tl.tensor,
+    stride_on: tl.tensor,
+    stride_od: tl.tensor,
+    stride_blind_b: tl.tensor,
+    stride_blind_m: tl.tensor,
+    n_long: tl.tensor,  # the first n_long heads of the table see without end
+    window: tl.tensor,
+    sink: tl.tensor,
+    q_offset: tl.tensor,
+    N: tl.tensor,
+    B: tl.tensor,
+    log2_scale: tl.tensor,  # scale x log2(e), positive
     H: tl.constexpr,
     GROUP: tl.constexpr,
     D: tl.constexpr,
-    E: tl.constexpr,  # head size of the values
-    DA: tl.constexpr,  # D is split into DA + DB, E into EA + EB: powers of two, DB = 0 where one tile does
+    DA: tl.constexpr,  # D is covered by DA + DB: powers of two, DB = 0 where one tile does
     DB: tl.constexpr,
-    EA: tl.constexpr,
-    EB: tl.constexpr,
     HAS_BLIND: tl.constexpr,
     PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -195,57 +188,44 @@ def hybrid_attention_kernel(  # noqa: PLR0913
     sink_end = tl.maximum(tl.minimum(tl.cdiv(sink, BLOCK_N), win_first), sink_whole)
 
     DB_SIZE: tl.constexpr = DB if DB > 0 else 16
-    EB_SIZE: tl.constexpr = EB if EB > 0 else 16
-    EVEN: tl.constexpr = (DA + DB == D) and (EA + EB == E)
     da = tl.arange(0, DA)
     db = DA + tl.arange(0, DB_SIZE)
-    ea = tl.arange(0, EA)
-    eb = EA + tl.arange(0, EB_SIZE)
-    l_L = tl.arange(0, BLOCK_N)
     q_base = q_ptr + b * stride_qb + head * stride_qh + (block * BLOCK_M).to(tl.int64) * stride_qn
+    k_base = k_ptr + b * stride_kb + (head // GROUP) * stride_kh + start.to(tl.int64) * stride_km
+    v_base = v_ptr + b * stride_vb + (head // GROUP) * stride_vh + start.to(tl.int64) * stride_vm
+    blind_base = blind_ptr + b * stride_blind_b + start.to(tl.int64) * stride_blind_m
     row_Q = tl.arange(0, BLOCK_M)[:, None]
     in_Q = n_Q[:, None] < N
     qa = tl.load(q_base + row_Q * stride_qn + da[None, :] * stride_qd, mask=in_Q & (da[None, :] < D), other=0.0)
     qb = qa
     if DB > 0:
         qb = tl.load(q_base + row_Q * stride_qn + db[None, :] * stride_qd, mask=in_Q & (db[None, :] < D), other=0.0)
-    k_base = k_ptr + b * stride_kb + (head // GROUP) * stride_kh + start.to(tl.int64) * stride_km
-    v_base = v_ptr + b * stride_vb + (head // GROUP) * stride_vh + start.to(tl.int64) * stride_vm
-    ka_ptrs = k_base + da[:, None] * stride_kd + l_L[None, :] * stride_km
-    kb_ptrs = k_base + db[:, None] * stride_kd + l_L[None, :] * stride_km
-    va_ptrs = v_base + l_L[:, None] * stride_vm + ea[None, :] * stride_vd
-    vb_ptrs = v_base + l_L[:, None] * stride_vm + eb[None, :] * stride_vd
-    blind_base = blind_ptr + b * stride_blind_b + start.to(tl.int64) * stride_blind_m
-    ka_in = da[:, None] < D
-    kb_in = db[:, None] < D
-    va_in = ea[None, :] < E
-    vb_in = eb[None, :] < E
 
-    acc_a = tl.zeros([BLOCK_M, EA], dtype=tl.float32)
-    acc_b = tl.zeros([BLOCK_M, EB_SIZE], dtype=tl.float32)
+    acc_a = tl.zeros([BLOCK_M, DA], dtype=tl.float32)
+    acc_b = tl.zeros([BLOCK_M, DB_SIZE], dtype=tl.float32)
     total_Q = tl.zeros([BLOCK_M], dtype=tl.float32)
     top_Q = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     for t in tl.range(0, sink_whole + win_upper - win_inside):
         tile = tl.where(t < sink_whole, t, t - sink_whole + win_inside)
         acc_a, acc_b, total_Q, top_Q = _tile(
-            tile * BLOCK_N, acc_a, acc_b, total_Q, top_Q, qa, qb, ka_ptrs, kb_ptrs, va_ptrs, vb_ptrs, blind_base,
-            x_Q, n_real, window, sink, False, ka_in, kb_in, va_in, vb_in, stride_km, stride_vm, stride_blind_m,
-            log2_scale, False, False, DB > 0, EB > 0, EVEN, PRECISION, BLOCK_N,
+            tile, acc_a, acc_b, total_Q, top_Q, qa, qb, k_base, v_base, blind_base, x_Q, n_real, window, sink, False,
+            stride_km, stride_kd, stride_vm, stride_vd, stride_blind_m, log2_scale,
+            False, False, D, DA, DB, PRECISION, BLOCK_N,
         )  # fmt: skip
     n_sink = sink_end - sink_whole
     n_lower = n_sink + win_inside - win_first
-    for t in tl.range(0, n_lower + n_tiles - win_upper, num_stages=1):
+    for t in tl.range(0, n_lower + n_tiles - win_upper):
         tile = tl.where(t < n_sink, sink_whole + t, tl.where(t < n_lower, win_first - n_sink, win_upper - n_lower) + t)
         acc_a, acc_b, total_Q, top_Q = _tile(
-            tile * BLOCK_N, acc_a, acc_b, total_Q, top_Q, qa, qb, ka_ptrs, kb_ptrs, va_ptrs, vb_ptrs, blind_base,
-            x_Q, n_real, window, sink, mode == BLIND, ka_in, kb_in, va_in, vb_in, stride_km, stride_vm,
-            stride_blind_m, log2_scale, True, HAS_BLIND, DB > 0, EB > 0, EVEN, PRECISION, BLOCK_N,
+            tile, acc_a, acc_b, total_Q, top_Q, qa, qb, k_base, v_base, blind_base, x_Q, n_real, window, sink,
+            mode == BLIND, stride_km, stride_kd, stride_vm, stride_vd, stride_blind_m, log2_scale,
+            True, HAS_BLIND, D, DA, DB, PRECISION, BLOCK_N,
         )  # fmt: skip
 
     total_Q = tl.where(total_Q == 0.0, 1.0, total_Q)  # saw nothing: the sum is zero, and so is the result
     o_base = out_ptr + b * stride_ob + head * stride_oh + (block * BLOCK_M).to(tl.int64) * stride_on
-    o_ptrs = o_base + row_Q * stride_on + ea[None, :] * stride_od
-    tl.store(o_ptrs, (acc_a / total_Q[:, None]).to(out_ptr.dtype.element_ty), mask=in_Q & (ea[None, :] < E))
-    if EB > 0:
-        o_ptrs = o_base + row_Q * stride_on + eb[None, :] * stride_od
-        tl.store(o_ptrs, (acc_b / total_Q[:, None]).to(out_ptr.dtype.element_ty), mask=in_Q & (eb[None, :] < E))
+    o_ptrs = o_base + row_Q * stride_on + da[None, :] * stride_od
+    tl.store(o_ptrs, (acc_a / total_Q[:, None]).to(out_ptr.dtype.element_ty), mask=in_Q & (da[None, :] < D))
+    if DB > 0:
+        o_ptrs = o_base + row_Q * stride_on + db[None, :] * stride_od
+        tl.store(o_ptrs, (acc_b / total_Q[:, None]).to(out_ptr.dtype.element_ty), mask=in_Q & (db[None, :] < D))
