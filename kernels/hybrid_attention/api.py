@@ -59,7 +59,7 @@ def hybrid_attention(
     if impl == "auto":
         impl = choose(
             modes, n_queries=n_queries, n_keys=n_keys, window=window, sink=sink, head_size=head_size,
-            dtype=q_BHND.dtype, device=q_BHND.device,
+            dtype=q_BHND.dtype, device=q_BHND.device, q_offset=offset, kv_range_B2=ranges,
         )  # fmt: skip
     out_BHND: Tensor = load(impl, q_BHND.device)(
         q_BHND,

@@ -14,6 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from core_bench.kernels.hybrid_attention.impl.dense import is_dense
+from core_bench.kernels.hybrid_attention.impl.flash_cpu import SHORT
+
+SQUARES_FROM = 256  # tokens from which "sdpa" beats torch's dense attention on the CPU, up to SHORT
 _HERE = "core_bench.kernels.hybrid_attention.impl"
 IMPLEMENTATIONS = {
     "reference": f"{_HERE}.reference:hybrid_attention_reference",
@@ -22,11 +26,14 @@ IMPLEMENTATIONS = {
     "triton": f"{_HERE}.triton:hybrid_attention_triton",
 }
 
+# What `auto` may take besides: not by name, because it can only carry out plans that cut nothing.
+_ALL = IMPLEMENTATIONS | {"dense": f"{_HERE}.dense:hybrid_attention_dense"}
+
 
 def why_not(name: str, device: torch.device | str) -> str | None:
     """The reason why implementation `name` cannot run on `device`; None if it can."""
     try:
-        module = import_module(IMPLEMENTATIONS[name].partition(":")[0])
+        module = import_module(_ALL[name].partition(":")[0])
     except ImportError as error:
         return f"cannot be imported ({error})"
     ask: Callable[[torch.device], str | None] | None = getattr(module, "why_not", None)
@@ -51,9 +58,10 @@ def check_impl(name: str, device: torch.device | str) -> None:
 
 @lru_cache(maxsize=64)
 def load(name: str, device: torch.device) -> Callable[..., Tensor]:
-    """The function behind a name; raises what `check_impl` raises."""
-    check_impl(name, device)
-    module, _, function = IMPLEMENTATIONS[name].partition(":")
+    """The function behind a name or a choice; raises what `check_impl` raises."""
+    if name != "dense":
+        check_impl(name, device)
+    module, _, function = _ALL[name].partition(":")
     found: Any = getattr(import_module(module), function)
     return found  # type: ignore[no-any-return]
 
@@ -69,8 +77,27 @@ def choose(
     head_size: int,
     dtype: torch.dtype,
     device: torch.device,
+    q_offset: int | None = None,
+    kv_range_B2: tuple[tuple[int, int], ...] | None = None,
 ) -> str:
-    """The implementation that `auto` takes for such a call: "triton" on CUDA where it can run, else "sdpa"."""
-    if device.type == "cuda" and why_not("triton", device) is None:
+    """The implementation that `auto` takes for such a call.
+
+    - "dense", torch's own attention, where every head sees every earlier key (a prompt no longer than window + sink, a
+      decode step, a plan of full heads) and there is no padding. On the CPU not from 256 to 1,600 tokens, where "sdpa"
+      computes fewer masked keys and was measured faster.
+    - "triton" on CUDA, where it can run with this dtype and head size.
+    - "sdpa" otherwise: on the CPU at any length beyond window + sink; the measured break-even is in docs/kernels.md.
+    """
+    offset = n_keys - n_queries if q_offset is None else q_offset
+    ranges = kv_range_B2 or ((0, n_keys),)
+    squares = device.type == "cpu" and SQUARES_FROM <= n_queries <= SHORT
+    if not squares and is_dense(modes, window, sink, n_queries, n_keys, offset, ranges):
+        return "dense"
+    if (
+        device.type == "cuda"
+        and dtype != torch.float64
+        and 16 <= head_size <= 256
+        and why_not("triton", device) is None
+    ):
         return "triton"
     return "sdpa"
