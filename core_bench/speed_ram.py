@@ -6,6 +6,7 @@ last `ROWS` tokens on one evidence region and 8 placebos, as `--mode detect` doe
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,6 +96,7 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int | None:
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not clear.exists():
         return None
+    _return_freed_memory()
     try:
         clear.write_text("5")  # the high-water mark starts anew
     except OSError:
@@ -102,6 +104,13 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int | None:
     before = _status_bytes(status, "VmRSS")
     work()
     return _status_bytes(status, "VmHWM") - before
+
+
+def _return_freed_memory() -> None:
+    """glibc keeps what was freed, so that a second pass would seem to need nothing; another C library may not."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _status_bytes(status: Path, name: str) -> int:
