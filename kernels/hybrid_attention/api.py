@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from core_bench.kernels.hybrid_attention.backends import choose, load
@@ -46,8 +47,9 @@ def hybrid_attention(
     `scale` multiplies the scores (default 1 / sqrt(D)). Ranges are best given as host ints. Any strides will do.
 
     `impl`: "reference" (the oracle, O(N x M) memory), "sdpa" (torch only), "flex" (FlexAttention), "triton" (CUDA), or
-    "auto", which takes for each call what `choose` says. All mean the same, to the token. Raises ValueError naming the
-    argument, also for an unknown `impl`; RuntimeError with the reason where that implementation cannot run.
+    "auto", which takes for each call what `choose` says ("sdpa" for "triton" where gradients are wanted). All mean the
+    same, to the token. Raises ValueError naming the argument, also for an unknown `impl`; RuntimeError with the reason
+    where that implementation cannot run.
     """
     check_qkv(q_BHND, k_BKMD, v_BKMD)
     batch, n_heads, n_queries, head_size = q_BHND.shape
@@ -61,6 +63,8 @@ def hybrid_attention(
             modes, n_queries=n_queries, n_keys=n_keys, window=window, sink=sink, head_size=head_size,
             dtype=q_BHND.dtype, device=q_BHND.device, q_offset=offset, kv_range_B2=ranges,
         )  # fmt: skip
+        if impl == "triton" and torch.is_grad_enabled() and any(x.requires_grad for x in (q_BHND, k_BKMD, v_BKMD)):
+            impl = "sdpa"  # the kernel has no backward pass
     out_BHND: Tensor = load(impl, q_BHND.device)(
         q_BHND,
         k_BKMD,

@@ -24,7 +24,7 @@ ENDLESS = tl.constexpr(1 << 30)
 def _load(
     base: tl.tensor, offsets: tl.tensor, in_d: tl.tensor, in_l: tl.tensor, MASKED: tl.constexpr, EVEN: tl.constexpr
 ) -> tl.tensor:
-    """A tile of keys or values. Keys that are not real are never read; a tile inside needs at most the head-size mask."""
+    """A tile of keys or values. Keys that are not real are never read; a tile inside needs none, or the head size's."""
     if MASKED:
         return tl.load(base + offsets, mask=in_d & in_l, other=0.0)
     elif EVEN:
