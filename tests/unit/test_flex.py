@@ -7,6 +7,7 @@ Each compiled shape costs 6 to 15 seconds: here are three, in all tests at most 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -106,7 +107,7 @@ def test_compiled_kernels_agree_with_the_oracle(n: int, m: int, size: int, dtype
         (("blind", "full", "stream", "stream", "off", "full"), 1, 0, m - n),
         (("stream", "full", "blind", "off", "stream", "blind"), 128, 400, (m - n) // 2),
     ):
-        call = {"window": window, "sink": sink, "q_offset": offset, "kv_range_B2": ranges}
+        call: dict[str, Any] = {"window": window, "sink": sink, "q_offset": offset, "kv_range_B2": ranges}
         found = hybrid_attention(q, k, v, modes, blind_keys_BM=blind_BM, impl="flex", **call)
         exact = hybrid_attention(
             q.double(), k.double(), v.double(), modes, blind_keys_BM=blind_BM, impl="reference", **call
