@@ -75,6 +75,7 @@ def config_for(capability: tuple[int, int], device_name: str, head_size: int, it
     """
     if itemsize == 2 and n_queries > 32 and (device_name, head_size) in TUNED:
         return TUNED[device_name, head_size]
+    table: tuple[tuple[int, Config], ...]
     if itemsize == 4:
         table = FLOAT
     else:
