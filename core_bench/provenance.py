@@ -54,6 +54,8 @@ def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[
     """As `environment` of a record."""
     import torch
 
+    from core_bench.kernels.hybrid_attention import describe
+
     device = wrapper.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "unknown")
     return {
@@ -62,7 +64,7 @@ def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[
         "device": f"{device.type} ({name})",
         "threads": torch.get_num_threads(),
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
-        "attention": config.attention,
+        "attention": describe(config.attention, device),
     }
 
 

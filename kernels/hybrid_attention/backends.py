@@ -66,6 +66,17 @@ def load(name: str, device: torch.device) -> Callable[..., Tensor]:
     return found  # type: ignore[no-any-return]
 
 
+def describe(name: str, device: torch.device | str) -> str:
+    """A name as records give it: for "auto", with what `choose` takes on this device where a view is cut."""
+    if name != "auto":
+        return name
+    cut = choose(
+        ("full", "stream"), n_queries=4096, n_keys=4096, window=1, sink=0, head_size=64, dtype=torch.float32,
+        device=torch.device(device),
+    )  # fmt: skip
+    return f"auto ({cut}; dense where no view is cut)"
+
+
 @lru_cache(maxsize=4096)
 def choose(
     modes: tuple[str, ...],
