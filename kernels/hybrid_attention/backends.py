@@ -63,7 +63,7 @@ def load(name: str, device: torch.device) -> Callable[..., Tensor]:
         check_impl(name, device)
     module, _, function = _ALL[name].partition(":")
     found: Any = getattr(import_module(module), function)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def describe(name: str, device: torch.device | str) -> str:

@@ -232,6 +232,19 @@ def test_work_split_over_several_calls_gives_the_same(name: str, module: Any, co
         assert_as_exact_as_the_reference(name, qkv, heads=["full"] + ["stream"] * 3, window=16, sink=3)
 
 
+@pytest.mark.parametrize("name", IMPLS)
+def test_a_window_that_lies_beyond_the_keys_sees_nothing(name: str) -> None:
+    """Right padding, or a chunk whose keys are not there: zeros, not what memory held before."""
+    q, k, v = draw_qkv(1, 2, 1, 40, 40)
+    junk = torch.full((200_000,), 1e30)
+    del junk
+    out = run(name, q, k, v, ["stream"] * 2, window=3, sink=0, kv_range_B2=[(0, 10)])
+    assert torch.equal(out[:, :, 12:], torch.zeros_like(out[:, :, 12:]))
+    assert out[:, :, :12].abs().amin(-1).min() > 0
+    past = run(name, q, k, v, ["stream"] * 2, window=3, sink=0, q_offset=60)
+    assert torch.equal(past, torch.zeros_like(past))
+
+
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
 @pytest.mark.parametrize("N", [64, 71])
 def test_squares_make_up_the_triangle(levels: int, N: int) -> None:

@@ -76,8 +76,8 @@ def _squares(q: Tensor, k: Tensor, v: Tensor, scale: float, levels: int) -> Part
     size = N >> levels
     end = size << levels
     for r in range(R):
-        squares = (_cut(x[r, :, :end], size) for x in (q, k, v))
-        own = part(*squares, scale, causal=True)
+        q_own, k_own, v_own = (_cut(x[r, :, :end], size) for x in (q, k, v))
+        own = part(q_own, k_own, v_own, scale, causal=True)
         _cut(out[r, :, :end], size).copy_(own[0])
         _cut(lse[r, :, :end, None], size).copy_(own[1].unsqueeze(-1))
         for level in range(levels):

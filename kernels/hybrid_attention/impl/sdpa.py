@@ -40,7 +40,8 @@ def hybrid_attention_sdpa(
     if is_dense(modes, window, sink, N, k_BKMD.shape[2], q_offset, kv_range_B2):
         return _causal(q_BHND, k_BKMD, v_BKMD, scale)
     # Zeros are for padding queries and heads that see nothing; where there are none, every row is filled below.
-    filled = {"full", "stream"}.issuperset(modes) and all(s <= q_offset and s < e for s, e in kv_range_B2)
+    inside = all(start <= q_offset and q_offset + N <= end for start, end in kv_range_B2)
+    filled = inside and {"full", "stream"}.issuperset(modes)
     new = q_BHND.new_empty if filled else q_BHND.new_zeros
     out_BHND = new(B, N, H, D).transpose(1, 2)
     for start, end in sorted(set(kv_range_B2)):
@@ -191,7 +192,8 @@ def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     if _on_cpu(q):
         return flash_cpu.causal(q, k, v, scale)[0]
     group = q.shape[1] // k.shape[1]
-    return gathered.causal(q, *((x.repeat_interleave(group, 1) if group > 1 else x) for x in (k, v)), scale)
+    k_all, v_all = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
+    return gathered.causal(q, k_all, v_all, scale)
 
 
 def _blind(q: Tensor, k: Tensor, v: Tensor, kpos: Tensor, scale: float) -> Tensor:
