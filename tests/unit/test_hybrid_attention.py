@@ -245,6 +245,16 @@ def test_a_window_that_lies_beyond_the_keys_sees_nothing(name: str) -> None:
     assert torch.equal(past, torch.zeros_like(past))
 
 
+def test_gradients_are_those_of_the_reference() -> None:
+    grads = {}
+    for name in ("sdpa", "reference"):
+        qkv = [x.double().requires_grad_() for x in draw_qkv(1, 4, 2, 300, 300)]
+        run(name, *qkv, ["full"] + ["stream"] * 3, window=32, sink=3).square().sum().backward()
+        grads[name] = [x.grad for x in qkv]
+    for got, expected in zip(grads["sdpa"], grads["reference"], strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("levels", [0, 1, 2, 3])
 @pytest.mark.parametrize("N", [64, 71])
 def test_squares_make_up_the_triangle(levels: int, N: int) -> None:

@@ -93,7 +93,7 @@ def _unpadded(
             q_, k_, v_ = _take(q, picked), _take(k, kv), _take(v, kv)
             if mode == "full":
                 _put(out_RHND, picked, _causal(q_, k_, v_, scale))
-            elif not _on_cpu(q):
+            elif not _on_cpu(q, k, v):
                 q_RKCND = q_.unflatten(1, (len(kv), -1))
                 _put(out_RHND, picked, gathered.stream(q_RKCND, k_, v_, window, sink, scale).flatten(1, 2))
             elif _is_run(picked):
@@ -167,8 +167,10 @@ def _buckets(heads: list[int], group: int, *, even_only: bool) -> Iterator[tuple
         yield [h for x in kv for h in by_kv[x]], kv
 
 
-def _on_cpu(x: Tensor) -> bool:
-    return x.device.type == "cpu"
+def _on_cpu(*tensors: Tensor) -> bool:
+    """Whether to merge by log-sum-exp: on the CPU, and without gradients, which that output does not have."""
+    grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return tensors[0].device.type == "cpu" and not grad
 
 
 def _is_run(heads: list[int]) -> bool:
@@ -189,7 +191,7 @@ def _put(out: Tensor, heads: list[int], value: Tensor) -> None:
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """Plain causal attention of the last N of M positions; query heads are a multiple of KV heads."""
-    if _on_cpu(q):
+    if _on_cpu(q, k, v):
         return flash_cpu.causal(q, k, v, scale)[0]
     group = q.shape[1] // k.shape[1]
     k_all, v_all = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
