@@ -23,7 +23,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from core_bench.heads import HeadPlan, HeadShape
-from core_bench.kernels.hybrid_attention import IMPLEMENTATIONS, hybrid_attention
+from core_bench.kernels.hybrid_attention import check_impl, hybrid_attention
 from core_bench.probes import AttentionTimer, MassProbe
 
 __all__ = ["AttentionTimer", "MassProbe", "apply", "head_shape", "language_model", "visual_token_ids"]
@@ -54,7 +54,7 @@ def apply(
     model: PreTrainedModel,
     plan: HeadPlan,
     *,
-    impl: str = "sdpa",
+    impl: str = "auto",
     probe: MassProbe | AttentionTimer | None = None,
     input_ids: Tensor | None = None,
 ) -> Iterator[None]:
@@ -87,8 +87,7 @@ class _Applied:
         probe: MassProbe | AttentionTimer | None,
         input_ids: Tensor | None,
     ) -> None:
-        if impl not in IMPLEMENTATIONS:
-            raise ValueError(f"impl: expected one of {', '.join(IMPLEMENTATIONS)}, got {impl!r}")
+        check_impl(impl, model.device)
         if isinstance(probe, MassProbe) and not plan.is_empty:
             raise ValueError("probe: a MassProbe measures the unchanged model and needs HeadPlan.empty(...)")
         shape = head_shape(model)
@@ -111,7 +110,7 @@ class _Applied:
         self.call: dict[str, Any] = {}
         self.stock_mask: Tensor | None = None
         self.stock_mask_built = False
-        self.starts: tuple[int, ...] | None = None
+        self.ranges: tuple[tuple[int, int], ...] | None = None
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -137,7 +136,7 @@ class _Applied:
                 "apply: only plain causal attention can carry a plan (no sliding layers, no packed sequences)"
             )
         self.call = call
-        self.stock_mask, self.stock_mask_built, self.starts = None, False, None
+        self.stock_mask, self.stock_mask_built, self.ranges = None, False, None
         if self.needs_visual:
             self._extend_visual(call["batch_size"], call["q_length"], int(call["q_offset"]))
         if isinstance(self.probe, MassProbe) and self.is_first:
@@ -165,11 +164,11 @@ class _Applied:
             raise ValueError("apply: blind heads need to see the prompt; enter apply before the cache is filled")
         self.visual_BM = torch.cat([seen[:, :offset], new], dim=1)
 
-    def start_B(self) -> tuple[int, ...]:
-        """First real token of each row, once a forward."""
-        if self.starts is None:
-            self.starts = _starts(self.call["attention_mask"], self.call["batch_size"], self.call["kv_length"])
-        return self.starts
+    def kv_range_B2(self) -> tuple[tuple[int, int], ...]:
+        """[first real token, one past the last) of each row, once a forward."""
+        if self.ranges is None:
+            self.ranges = _ranges(self.call["attention_mask"], self.call["batch_size"], self.call["kv_length"])
+        return self.ranges
 
     def mask_for_stock(self, device: torch.device) -> Tensor | None:
         """What transformers would have handed the stock function, once a forward."""
@@ -192,7 +191,7 @@ class _Applied:
             result = _stock_function(self.stock_name, module)(module, q_BHND, k_BKMD, v_BKMD, mask, **kwargs)
         if isinstance(self.probe, MassProbe) and self.is_first:
             self._check_lengths(q_BHND, k_BKMD)
-            self.probe.observe(layer, q_BHND, k_BKMD, start_B=self.start_B(), scale=kwargs.get("scaling"))
+            self.probe.observe(layer, q_BHND, k_BKMD, kv_range_B2=self.kv_range_B2(), scale=kwargs.get("scaling"))
         return result
 
     def _own(self, layer: int, q_BHND: Tensor, k_BKMD: Tensor, v_BKMD: Tensor, scale: float | None) -> Tensor:
@@ -201,11 +200,11 @@ class _Applied:
             q_BHND,
             k_BKMD,
             v_BKMD,
-            modes=self.modes[layer],
+            self.modes[layer],
             window=self.plan.window,
             sink=self.plan.sink,
-            start_B=self.start_B(),
-            visual_BM=None if self.visual_BM is None else self.visual_BM.to(q_BHND.device),
+            kv_range_B2=self.kv_range_B2(),
+            blind_keys_BM=None if self.visual_BM is None else self.visual_BM.to(q_BHND.device),
             scale=scale,
             impl=self.impl,
         )
@@ -234,17 +233,17 @@ def _stock_function(name: str, module: nn.Module) -> Callable[..., tuple[Tensor,
     return ALL_ATTENTION_FUNCTIONS.get_interface(name, eager)
 
 
-def _starts(mask_BM: Tensor | None, batch: int, n_keys: int) -> tuple[int, ...]:
-    """First real token of each row of a 2-D mask (n_keys if there is none); ValueError for a mask with holes."""
+def _ranges(mask_BM: Tensor | None, batch: int, n_keys: int) -> tuple[tuple[int, int], ...]:
+    """[start, end) of each row's real tokens in a 2-D mask (empty if there is none); ValueError for holes."""
     if mask_BM is None:
-        return (0,) * batch
-    mask_BM = mask_BM.bool()
+        return ((0, n_keys),) * batch
+    mask_BM = mask_BM[:, :n_keys].bool()
     count_B = mask_BM.sum(1)
-    first_B = mask_BM.int().argmax(1)
+    first_B = torch.where(count_B > 0, mask_BM.int().argmax(1), n_keys)
     last_B = mask_BM.shape[1] - 1 - mask_BM.flip(1).int().argmax(1)
     if bool(((count_B > 0) & (last_B - first_B + 1 != count_B)).any()):
         raise ValueError("attention_mask: expected one run of real tokens a row, got a mask with holes")
-    return tuple(torch.where(count_B > 0, first_B, n_keys).tolist())
+    return tuple((start, start + count) for start, count in zip(first_B.tolist(), count_B.tolist(), strict=True))
 
 
 def _attention(

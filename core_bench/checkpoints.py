@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core_bench.config import DEFAULT_SINK, DEFAULT_WINDOW, RunConfig
+from core_bench.errors import UserError
 from core_bench.registry import bundled_checkpoint, model_class
 
 if TYPE_CHECKING:
@@ -38,6 +39,12 @@ def resolve_device(device: str) -> str:
 def load_wrapper(config: RunConfig) -> ModelWrapper:
     """The config's model, loaded. Raises UserError, in one line, for a checkpoint that cannot be."""
     device = resolve_device(config.device)
+    from core_bench.kernels.hybrid_attention import check_impl
+
+    try:
+        check_impl(config.attention, device)
+    except RuntimeError as error:
+        raise UserError(f"--attention {config.attention}: {error}") from error
     dtype = config.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     checkpoint = config.checkpoint or str(bundled_checkpoint(config.model))
     with _quiet_unless_terminal():

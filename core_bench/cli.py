@@ -113,7 +113,7 @@ def _speed(words: list[str]) -> int:
     given = speed_parser().parse_args(words)
     one_of("--what", given.what, SPEED_KINDS)
     # One model's flags mean the same here as in a run, so the run's checks do for both.
-    common = ("model", "checkpoint", "keep", "heads", "window", "sink", "device", "dtype", "attention", "seed")
+    common = ("model", "checkpoint", "keep", "heads", "window", "sink", "device", "dtype", "seed")
     checked = RunConfig(mode="hybrid", **{name: getattr(given, name) for name in common})
     if checked.bundled:
         from core_bench.registry import bundled_checkpoint
@@ -124,6 +124,8 @@ def _speed(words: list[str]) -> int:
     return run_speed(
         what=given.what,
         tokens=given.tokens,
+        attention=given.attention,
+        shape=given.shape,
         budget_s=given.budget,
         json_path=given.json,
         **{name: getattr(checked, name) for name in common},

@@ -113,11 +113,13 @@ def _ablate_and_detect_flags(heads: argparse._ArgumentGroup) -> None:
     heads.add_argument("--overlap", type=_real, metavar="SHARE", help="detect: share of a cell to exceed (default: 0)")
 
 
-def _device_flags(parser: Parser) -> None:
+def _device_flags(parser: Parser, attention: bool = True) -> argparse._ArgumentGroup:
     device = parser.add_argument_group("device")
     device.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... (default: cuda where there is one)")
     device.add_argument("--dtype", metavar=_choice(DTYPES), help="default: float32 on a CPU, bfloat16 on CUDA")
-    device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: sdpa)")
+    if attention:
+        device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: auto)")
+    return device
 
 
 class _Version(argparse.Action):
@@ -136,19 +138,32 @@ def tasks_parser() -> Parser:
 
 
 def speed_parser() -> Parser:
-    parser = Parser(prog=f"{PROG} speed", description="Time dense and hybrid attention side by side.")
-    parser.add_argument("--what", default="prefill", metavar=_choice(SPEED_KINDS), help="default: prefill")
-    parser.add_argument("--tokens", type=_lengths, default=(4096, 16384), metavar="N,M", help="default: 4096,16384")
+    parser = Parser(
+        prog=f"{PROG} speed",
+        description="Time hybrid attention beside dense, in one layer or in prefill, or what measuring RAM costs.",
+    )
+    parser.add_argument("--what", default="attention", metavar=_choice(SPEED_KINDS), help="default: attention")
+    parser.add_argument("--tokens", type=_lengths, metavar="N,M", help="default: by kind, up to 16384")
     parser.add_argument("--model", default="qwen3vl", metavar=_choice(tuple(MODELS)), help="default: qwen3vl")
-    parser.add_argument("--checkpoint", metavar="ID|DIR", help="default: the small bundled one")
+    parser.add_argument(
+        "--checkpoint",
+        metavar="ID|DIR|random:NAME[:LAYERS]",
+        help="default: the small bundled one; random:Qwen3-VL-4B has a real model's sizes and no weights to download",
+    )
+    parser.add_argument(
+        "--shape", metavar="H/KxD", help="attention: query heads/KV heads x head size, such as 32/8x128"
+    )
     parser.add_argument(
         "--budget", type=_seconds, default=20.0, metavar="S", help="stop where one dense call takes longer"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the rows there")
     parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="default: 0")
     _plan_flags(parser.add_argument_group("heads"))
-    _device_flags(parser)
-    parser.set_defaults(heads="auto", keep="10%", device="auto", attention="sdpa")
+    device = _device_flags(parser, attention=False)
+    device.add_argument(
+        "--attention", metavar="LIST|all", help=f"implementations, of {_choice(ATTENTIONS)} (default: auto)"
+    )
+    parser.set_defaults(heads="auto", keep="10%", device="auto", attention="auto")
     return parser
 
 

@@ -25,7 +25,7 @@ HOLDS = ("prefill", "always")
 QUERIES = ("question", "phrase", "last")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
-ATTENTIONS = ("sdpa", "reference")
+ATTENTIONS = ("auto", "sdpa", "flex", "triton", "reference")
 DEFAULT_WINDOW, DEFAULT_SINK = 1024, 64  # tokens, for a checkpoint that records none
 
 # Fields that say where to write and how to end, not what is measured.
@@ -74,7 +74,7 @@ class RunConfig:
     seed: int = 0
     device: str = "auto"
     dtype: str | None = None
-    attention: str = "sdpa"
+    attention: str = "auto"
     out: str | None = None
     strict: bool = False
     allow_overlap: bool = False

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from core_bench.attention import apply, language_model
 from core_bench.heads import HeadPlan
-from core_bench.probes import AttentionTimer, synchronize
+from core_bench.probes import AttentionTimer, MassProbe, synchronize
 
 _CACHE_NAMES = ("cache", "past_key_values")  # what transformers calls the cache, in newer and older releases
 _VISION_TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_tower")
@@ -37,7 +37,7 @@ class LanguagePrefill:
     `inputs` are the model's keyword arguments, on its device. Times are in milliseconds, synchronised on CUDA.
     """
 
-    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "sdpa") -> None:
+    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "auto") -> None:
         self.model, self.impl = model, impl
         self.inputs = dict(inputs)
         self.device = model.device
@@ -74,9 +74,9 @@ class LanguagePrefill:
         with self._applied(plan):
             return self._forward()
 
-    def time_ms(self, plan: HeadPlan) -> float:
-        """One timed pass as generation would make it: a fresh cache, filled; last-token logits."""
-        with torch.inference_mode(), self._applied(plan):
+    def time_ms(self, plan: HeadPlan, probe: MassProbe | None = None) -> float:
+        """One timed pass as generation would make it: a fresh cache, filled; last-token logits. A probe goes along."""
+        with torch.inference_mode(), self._applied(plan, probe):
             return _timed_ms(self._forward, self.device)
 
     def attention_share(self, plan: HeadPlan) -> float:
@@ -106,8 +106,8 @@ class LanguagePrefill:
             off = float((full.float() - alone.float()).abs().max())
             raise RuntimeError(f"language prefill: logits differ from the full forward by up to {off:.3g}")
 
-    def _applied(self, plan: HeadPlan, timer: AttentionTimer | None = None) -> Any:
-        return apply(self.model, plan, impl=self.impl, probe=timer, input_ids=self.inputs.get("input_ids"))
+    def _applied(self, plan: HeadPlan, probe: MassProbe | AttentionTimer | None = None) -> Any:
+        return apply(self.model, plan, impl=self.impl, probe=probe, input_ids=self.inputs.get("input_ids"))
 
     def _forward(self) -> Tensor:
         args, kwargs = self._call

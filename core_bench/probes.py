@@ -57,16 +57,22 @@ class MassProbe:
 
     @torch.no_grad()
     def observe(
-        self, layer: int, q_BHND: Tensor, k_BKMD: Tensor, *, start_B: Sequence[int], scale: float | None
+        self,
+        layer: int,
+        q_BHND: Tensor,
+        k_BKMD: Tensor,
+        *,
+        kv_range_B2: Sequence[tuple[int, int]],
+        scale: float | None,
     ) -> None:
-        """Takes one layer's queries and keys as its attention sees them; memory O(H x R x M)."""
+        """Takes one layer's queries and keys as its attention sees them; extra memory O(H x R x tile)."""
         self._sets_SM = self._sets_SM.to(q_BHND.device)
         mass_BHRS = attention_mass(
             q_BHND[:, :, list(self.rows)],
             k_BKMD,
             rows_R=self.rows,
             sets_SM=self._sets_SM,
-            start_B=start_B,
+            kv_range_B2=kv_range_B2,
             scale=scale,
         )
         self._mass_by_layer[layer] = mass_BHRS[0].mean(dim=1)

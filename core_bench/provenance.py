@@ -19,6 +19,7 @@ from core_bench.taskspec import FailedSample
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
+    from core_bench.randomweights import RandomModel
 
 _PACKAGES = ("core-bench", "torch", "transformers", "triton", "av", "pillow", "numpy")
 _HEAD_BYTES = 65536
@@ -50,9 +51,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def environment(wrapper: ModelWrapper, config: RunConfig) -> dict[str, Any]:
+def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[str, Any]:
     """As `environment` of a record."""
     import torch
+
+    from core_bench.kernels.hybrid_attention import describe
 
     device = wrapper.model.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "unknown")
@@ -62,7 +65,7 @@ def environment(wrapper: ModelWrapper, config: RunConfig) -> dict[str, Any]:
         "device": f"{device.type} ({name})",
         "threads": torch.get_num_threads(),
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
-        "attention": config.attention,
+        "attention": describe(config.attention, device),
     }
 
 

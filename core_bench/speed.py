@@ -1,43 +1,43 @@
-"""`python -m core_bench speed`: dense and hybrid prefill side by side on one prompt, over prompt lengths.
-
-Every arm is first shown bit-identical to the model's full forward under the same plan, which warms it up too; then
-the arms take turns. The report puts the ideal beside the measured: the speed-up of attention if only visible (query,
-key) pairs cost time, and the Amdahl bound of prefill with the share of time that attention takes in the dense arm.
-"""
+"""`python -m core_bench speed`: hybrid beside dense, for one layer's attention, for prefill, and for measuring RAM."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import platform
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
-from tabulate import tabulate
+import torch
 
-from core_bench.arms import Arm, make_arms
-from core_bench.checkpoints import checkpoint_label, load_wrapper, window_and_sink
-from core_bench.config import RunConfig
+from core_bench.arms import make_arms
+from core_bench.checkpoints import checkpoint_label, load_wrapper, resolve_device, window_and_sink
+from core_bench.config import ATTENTIONS, DEFAULT_SINK, DEFAULT_WINDOW, RunConfig, one_of
 from core_bench.errors import UserError
 from core_bench.heads import HeadScores, HeadShape
 from core_bench.headtables import resolve
+from core_bench.kernels.hybrid_attention import available, check_impl
 from core_bench.model_wrappers.base import ModelWrapper
-from core_bench.prefill import LanguagePrefill, amdahl_bound, ideal_speedup, time_interleaved
-from core_bench.progress import track
-from core_bench.provenance import environment
-from core_bench.schema import Media, Prepared, Sample
-from core_bench.stats import median_iqr
+from core_bench.provenance import environment, versions
+from core_bench.randomweights import RandomModel, build_random, is_random, sizes_of
+from core_bench.speed_attention import AttentionShape, mixes_of, parse_shape, sweep_attention
+from core_bench.speed_prefill import READING, sweep
+from core_bench.speed_prefill import columns as prefill_columns
+from core_bench.speed_ram import columns as ram_columns
+from core_bench.speed_ram import sweep_ram
+from core_bench.speedrows import (
+    Column,
+    Row,
+    break_even,
+    check_writable,
+    compile_cell,
+    ideal_cell,
+    render,
+    share_cell,
+    speedup_cell,
+    write_rows,
+)
 
-AVAILABLE = ("prefill",)
-ROUNDS = 5  # at least 3 where one dense pass takes long
-SIDE = 512  # pixels: pictures small enough that the vision tower, which is not what is timed, stays cheap
-_QUESTION = "What do you see?"
-
-Row = dict[str, Any]
+TOKENS = {"attention": (256, 512, 1024, 2048, 4096, 8192, 16384), "prefill": (4096, 16384), "ram": (8192,)}
 
 
 def run_speed(
@@ -45,7 +45,7 @@ def run_speed(
     what: str,
     model: str,
     checkpoint: str | None,
-    tokens: tuple[int, ...],
+    tokens: tuple[int, ...] | None,
     keep: str,
     heads: str,
     window: int | None,
@@ -53,19 +53,21 @@ def run_speed(
     device: str,
     dtype: str | None,
     attention: str,
+    shape: str | None,
     budget_s: float,
     json_path: str | None,
     seed: int,
 ) -> int:
     """Measures, prints a table, writes `json_path` if given; returns the exit code 0.
 
-    `tokens`: prompt lengths. `heads`: a head table, or "auto"; where none is found, seeded random heads stand in, and
-    the output says so. `budget_s`: seconds that one dense pass may take; longer prompts are left out. UserError
-    otherwise.
+    `tokens`: lengths; default by kind. `attention`: implementations, separated by commas, or "all" that can run here.
+    `shape`: heads of the layer that "attention" times. `heads`: a head table, or "auto"; where none is found, seeded
+    random heads stand in, and the output says so. `budget_s`: seconds that one dense pass may take; longer prompts are
+    left out. UserError otherwise.
     """
-    if what not in AVAILABLE:
-        raise UserError(f"--what {what}: not available yet (available: {', '.join(AVAILABLE)})")
-    _check_writable(json_path)
+    check_writable(json_path)
+    device = resolve_device(device)
+    impls = implementations(attention, device)
     config = RunConfig(
         model=model,
         mode="hybrid",
@@ -75,157 +77,134 @@ def run_speed(
         window=window,
         sink=sink,
         device=device,
-        dtype=dtype,
-        attention=attention,
+        dtype=dtype or ("bfloat16" if device.startswith("cuda") else "float32"),
+        attention=impls[0],
         seed=seed,
     )
+    tokens = tokens or TOKENS[what]
+    if what == "attention":
+        return _attention(config, shape, impls, tokens, budget_s, json_path)
+    if shape is not None:
+        raise UserError(f"--shape {shape}: expected with --what attention only; --checkpoint random:NAME names sizes")
     print(f"checkpoint {checkpoint_label(config)}" + (" (--checkpoint names a real one)" if config.bundled else ""))
-    wrapper = load_wrapper(config)
-    scores, where = _scores(heads, wrapper, seed)
-    arms = make_arms(config, scores, wrapper.shape, *window_and_sink(config, wrapper.checkpoint_hash))
-    print(f"heads {where}")
-    rows, note = sweep(wrapper, arms, tokens, budget_s=budget_s, attention=attention)
-    about = environment(wrapper, config)
-    print(render(rows, about, note))
-    if json_path is not None:
-        run = {"checkpoint": checkpoint_label(config), "checkpoint_hash": wrapper.checkpoint_hash, "heads": where}
-        record = {"environment": about, "run": run | {"seed": seed}, "rows": rows, "note": note}
-        Path(json_path).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    wrapper = _load(config)
+    about = environment(wrapper, config) | {"attention": ",".join(impls)}
+    run = {"checkpoint": checkpoint_label(config), "checkpoint_hash": wrapper.checkpoint_hash, "seed": seed}
+    if what == "ram":
+        rows, notes = sweep_ram(wrapper, tokens, budget_s=budget_s)
+        print(render(_title("attention mass beside a prefill", about), rows, ram_columns(), notes))
+    else:
+        scores, where = _scores(heads, wrapper, seed)
+        run["heads"] = where
+        arms = make_arms(config, scores, wrapper.shape, *window_and_sink(config, wrapper.checkpoint_hash))
+        print(f"heads {where}")
+        rows, notes = sweep(wrapper, arms, tokens, budget_s=budget_s, attention=impls)
+        reading = [READING] if rows else []
+        print(render(_title("prefill of the language model", about), rows, prefill_columns(), reading + notes))
+    write_rows(json_path, environment=about, run=run, rows=rows, note="; ".join(notes) or None)
     return 0
 
 
-def sweep(
-    wrapper: ModelWrapper, arms: Sequence[Arm], tokens: Sequence[int], *, budget_s: float, attention: str = "sdpa"
-) -> tuple[list[Row], str | None]:
-    """Rows for each length in turn, shortest first, and a note on where and why the sweep stopped early.
-
-    `arms`: the dense baseline first. It stops at the length where one dense pass takes, or by linear growth alone
-    would take, more than `budget_s` seconds.
-    """
-    rows: list[Row] = []
-    dense_s, at = 0.0, 1
-    with tempfile.TemporaryDirectory() as folder:
-        for length in track(sorted(set(tokens)), "speed"):
-            expected_s = dense_s * length / at
-            if expected_s <= budget_s:
-                prepared = prompt_of(wrapper, length, Path(folder))
-                prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=attention)
-                expected_s = dense_s = prefill.time_ms(arms[0].plan) / 1e3
-                at = prepared.token_map.length
-            if expected_s > budget_s:
-                return rows, f"stopped at {length} tokens: one dense pass takes more than {budget_s:g} s (--budget)"
-            rounds = max(3, min(ROUNDS, int(budget_s / dense_s)))
-            rows += measure(wrapper, prefill, arms, prepared, rounds)
-    return rows, None
+def implementations(attention: str, device: str) -> list[str]:
+    """The implementations that --attention names; "all" are auto and those that can run here, without the oracle."""
+    if attention == "all":
+        return ["auto", *(name for name in available(device) if name != "reference")]
+    names = [name.strip() for name in attention.split(",")]
+    for name in names:
+        one_of("--attention", name, (*ATTENTIONS, "all"))
+        try:
+            check_impl(name, device)
+        except RuntimeError as error:
+            raise UserError(f"--attention {name}: {error}") from error
+    return list(dict.fromkeys(names))
 
 
-def measure(
-    wrapper: ModelWrapper, prefill: LanguagePrefill, arms: Sequence[Arm], prepared: Prepared, rounds: int
-) -> list[Row]:
-    """One row for each arm after the first, which is dense: verified, warmed up, then timed in turns."""
-    for arm in arms:
-        prefill.verify(arm.plan)
-    names = [arm.name if arm.draw is None else f"{arm.name}#{arm.draw}" for arm in arms]
-    times = time_interleaved(prefill, {name: arm.plan for name, arm in zip(names, arms, strict=True)}, rounds)
-    dense = times[names[0]]
-    share = prefill.attention_share(arms[0].plan)
-    n = prepared.token_map.length
-    rows = []
-    for name, arm in zip(names[1:], arms[1:], strict=True):
-        ideal = ideal_speedup(arm.plan, n)
-        bound = amdahl_bound(share, ideal)
-        dense_ms, ms = median_iqr(dense)[0], median_iqr(times[name])[0]
-        speedup = dense_ms / ms
-        rows.append(
-            {
-                "what": "prefill",
-                "device": str(wrapper.model.device),
-                "dtype": str(wrapper.model.dtype).removeprefix("torch."),
-                "impl": prefill.impl,
-                "heads": f"{name.removeprefix('hybrid:')} ({len(arm.plan.full)} of {arm.plan.shape.size})",
-                "window": arm.plan.window,
-                "sink": arm.plan.sink,
-                "tokens": n,
-                "dense_ms": dense_ms,
-                "ms": ms,
-                "speedup": speedup,
-                "ideal": _finite(ideal),
-                "amdahl": _finite(bound),
-                "share_of_ideal": _finite(speedup / bound),
-                "spread": median_iqr([d / m for d, m in zip(dense, times[name], strict=True)])[1],
-                "compile_ms": 0.0,
-                "attention_share": share,
-                "vision_ms": prefill.vision_ms,
-                "rounds": rounds,
-            }
-        )
-    return rows
+def _attention(
+    config: RunConfig,
+    shape_text: str | None,
+    impls: Sequence[str],
+    tokens: tuple[int, ...],
+    budget_s: float,
+    json_path: str | None,
+) -> int:
+    shape = _layer_shape(config, shape_text)
+    rows, notes = sweep_attention(
+        shape,
+        mixes_of(config.hybrid_arms(), shape.heads, config.seed),
+        impls,
+        tokens,
+        window=config.window or DEFAULT_WINDOW,
+        sink=DEFAULT_SINK if config.sink is None else config.sink,
+        device=config.device,
+        dtype=str(config.dtype),
+        budget_s=budget_s,
+        seed=config.seed,
+    )
+    device = torch.device(config.device)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    about = {
+        "versions": versions(),
+        "device": f"{device.type} ({name})",
+        "threads": torch.get_num_threads(),
+        "dtype": config.dtype,
+        "attention": ",".join(impls),
+    }
+    even = break_even(rows)
+    notes = [f"break-even, {heads}, {impl}: {_length(even[heads, impl])}" for heads, impl in even] + notes
+    reading = "medians of interleaved calls; ideal: dense over visible (query, key) pairs; best dense attention named"
+    title = _title(
+        f"attention of one layer, {shape.heads} query / {shape.kv_heads} KV heads of {shape.head_size}", about
+    )
+    print(render(title, rows, _attention_columns(), [reading, *notes] if rows else notes))
+    run = {"shape": str(shape), "seed": config.seed}
+    write_rows(json_path, environment=about, run=run, rows=rows, note="; ".join(notes) or None)
+    return 0
 
 
-def render(rows: Sequence[Row], about: dict[str, Any], note: str | None) -> str:
-    """The table, with what it was measured on above and how to read it below."""
-    columns: list[tuple[str, Callable[[Row], object]]] = [
+def _layer_shape(config: RunConfig, text: str | None) -> AttentionShape:
+    """--shape, else the sizes of a random checkpoint, else 32/8x128 on CUDA and 8/2x64 elsewhere."""
+    if text is not None:
+        return parse_shape(text)
+    if config.checkpoint is not None and is_random(config.checkpoint):
+        sizes, _ = sizes_of(config.checkpoint)
+        return AttentionShape(sizes.heads, sizes.kv_heads, sizes.head_size)
+    if config.checkpoint is not None:
+        raise UserError("--checkpoint: expected random:NAME, or --shape instead, with --what attention")
+    return parse_shape("32/8x128" if config.device.startswith("cuda") else "8/2x64")
+
+
+def _load(config: RunConfig) -> ModelWrapper | RandomModel:
+    if config.checkpoint is not None and is_random(config.checkpoint):
+        return build_random(config.checkpoint, device=config.device, dtype=str(config.dtype), seed=config.seed)
+    return load_wrapper(config)
+
+
+def _attention_columns() -> list[Column]:
+    return [
         ("tokens", lambda r: r["tokens"]),
         ("heads full", lambda r: r["heads"]),
         ("window+sink", lambda r: f"{r['window']}+{r['sink']}"),
-        ("dense ms", lambda r: f"{r['dense_ms']:.1f}"),
-        ("hybrid ms", lambda r: f"{r['ms']:.1f}"),
-        ("speed-up", lambda r: f"{r['speedup']:.2f}x" + (" NOT FASTER" if r["speedup"] <= 1 else "")),
+        ("impl", lambda r: r["impl"] if r["impl"] == r["chosen"] else f"{r['impl']}: {r['chosen']}"),
+        ("best dense", lambda r: r["dense_impl"]),
+        ("dense ms", lambda r: f"{r['dense_ms']:.2f}"),
+        ("hybrid ms", lambda r: f"{r['ms']:.2f}"),
+        ("speed-up", speedup_cell),
         ("IQR", lambda r: f"{r['spread']:.2f}"),
-        ("ideal attention", lambda r: _times(r["ideal"])),
-        ("Amdahl bound", lambda r: _times(r["amdahl"])),
-        ("of bound", lambda r: "-" if r["share_of_ideal"] is None else f"{r['share_of_ideal']:.0%}"),
-        ("attention share", lambda r: f"{r['attention_share']:.0%}"),
-        ("vision ms", lambda r: f"{r['vision_ms']:.1f}"),
+        ("ideal", ideal_cell),
+        ("of ideal", share_cell),
+        ("compile", compile_cell),
     ]
-    lines = [f"prefill of the language model on {about['device']}, {about['threads']} threads, {about['dtype']}"]
-    if rows:
-        cells = [[cell(row) for _, cell in columns] for row in rows]
-        lines.append(tabulate(cells, headers=[name for name, _ in columns], disable_numparse=True))
-        lines.append(
-            "medians of interleaved passes; IQR of the paired speed-ups. Ideal: dense over visible pairs. "
-            "Amdahl bound: prefill with attention at its ideal, from attention's share of the dense pass."
-        )
-    if note:
-        lines.append(note)
-    return "\n".join(lines)
 
 
-def prompt_of(wrapper: ModelWrapper, tokens: int, folder: Path) -> Prepared:
-    """A prompt of about `tokens` tokens, by the model's real processor: noise pictures and a short question.
-
-    How many tokens a picture takes is measured on the processor, not assumed. Pictures are written to `folder`.
-    """
-    one, two = (_prepared(wrapper, [SIDE] * count, folder).token_map.length for count in (1, 2))
-    per_picture = two - one
-    rest = tokens - (one - per_picture)
-    whole, left = divmod(max(rest, 0), per_picture)
-    rows = round(SIDE * left / per_picture / 32) * 32  # the last picture is cut to what is missing
-    heights = [SIDE] * whole + ([rows] if rows else [])
-    return _prepared(wrapper, heights or [64], folder)
+def _title(what: str, about: dict[str, Any]) -> str:
+    return f"{what} on {about['device']}, {about['threads']} threads, {about['dtype']}"
 
 
-def _prepared(wrapper: ModelWrapper, heights: Sequence[int], folder: Path) -> Prepared:
-    media = []
-    for height in heights:
-        path = folder / f"noise{height}.png"
-        if not path.exists():
-            noise = np.random.default_rng(height).integers(0, 255, (height, SIDE, 3), dtype=np.uint8)
-            Image.fromarray(noise).save(path)
-        media.append(Media(kind="image", path=str(path)))
-    sample = Sample(
-        task="speed",
-        id=f"{len(heights)} pictures",
-        cluster="noise",
-        media=tuple(media),
-        prompt=_QUESTION,
-        question=_QUESTION,
-        target=None,
-    )
-    return wrapper.prepare(sample)
+def _length(tokens: int | None) -> str:
+    return "not reached" if tokens is None else f"{tokens} tokens"
 
 
-def _scores(heads: str, wrapper: ModelWrapper, seed: int) -> tuple[HeadScores, str]:
+def _scores(heads: str, wrapper: ModelWrapper | RandomModel, seed: int) -> tuple[HeadScores, str]:
     """The head table and where it came from. Speed hardly depends on which heads are full, so random ones may do."""
     found = resolve(heads, checkpoint_hash=wrapper.checkpoint_hash, shape=wrapper.shape)
     if found is not None:
@@ -240,19 +219,4 @@ def _random_scores(shape: HeadShape, seed: int) -> HeadScores:
     return HeadScores(ram=grid, stderr=blank, chance=np.zeros_like(grid), sink_corrected=blank, n=1)
 
 
-def _check_writable(json_path: str | None) -> None:
-    """A long sweep must not end on a path that cannot be written."""
-    if json_path is None:
-        return
-    path = Path(json_path)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"--json {json_path}: expected a file in a writable folder")
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
-
-
-def _times(value: float | None) -> str:
-    return "unbounded" if value is None else f"{value:.2f}x"
+__all__ = ["Row", "implementations", "run_speed"]

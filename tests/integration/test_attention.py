@@ -352,7 +352,7 @@ def test_nested_apply_is_refused_and_the_outer_goes_on(model: Any, shape: HeadSh
 
 def test_bad_requests_are_named(model: Any, prompts: dict[str, Inputs], shape: HeadShape) -> None:
     plan = HeadPlan.hybrid(shape, full=[(0, 0)], window=8, sink=2)
-    with pytest.raises(ValueError, match=r"impl: expected one of .*got 'flex'"), apply(model, plan, impl="flex"):
+    with pytest.raises(ValueError, match=r"impl: expected one of .*got 'flash'"), apply(model, plan, impl="flash"):
         pass
     with pytest.raises(ValueError, match="MassProbe"), apply(model, plan, probe=MassProbe([0], [[0]])):
         pass

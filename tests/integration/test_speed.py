@@ -8,17 +8,26 @@ from typing import Any
 
 import pytest
 
-from core_bench import speed
 from core_bench.arms import Arm
 from core_bench.errors import UserError
 from core_bench.heads import HeadPlan
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 from core_bench.prefill import LanguagePrefill
-from core_bench.speed import measure, prompt_of, render, run_speed, sweep
+from core_bench.prompts import prompt_of
+from core_bench.speed import run_speed
+from core_bench.speed_prefill import columns, measure, sweep
+from core_bench.speedrows import render
 
 COLUMNS = {
     "what", "device", "dtype", "impl", "heads", "tokens", "dense_ms", "ms", "speedup", "ideal", "share_of_ideal",
     "spread", "compile_ms", "amdahl",
+}  # fmt: skip
+
+
+FLAGS: dict[str, Any] = {
+    "what": "attention", "model": "qwen3vl", "checkpoint": None, "tokens": (64,), "keep": "10%", "heads": "auto",
+    "window": None, "sink": None, "device": "cpu", "dtype": None, "attention": "auto", "shape": None, "budget_s": 1.0,
+    "json_path": None, "seed": 0,
 }  # fmt: skip
 
 
@@ -62,12 +71,12 @@ def test_rows_are_verified_interleaved_and_consistent(
     monkeypatch.setattr(prefill, "verify", noted_verify)
     monkeypatch.setattr(prefill, "time_ms", time_ms)
     monkeypatch.setattr(prefill, "attention_share", lambda plan: 0.75)
-    (row,) = measure(wrapper, prefill, arms, prepared, rounds=3)
+    n = prepared.token_map.length
+    (row,) = measure(prefill, arms, n, rounds=3)
     dense_then_hybrid = [("time", True), ("time", False)]
     assert calls[:2] == [("verify", True), ("verify", False)]
     assert calls[2:] == dense_then_hybrid + dense_then_hybrid[::-1] + dense_then_hybrid
     assert set(row) >= COLUMNS
-    n = prepared.token_map.length
     kept = 2 * n * (n + 1) // 2 + 46 * (18 * 19 // 2 + (n - 18) * 18)
     assert row["ideal"] == pytest.approx(48 * n * (n + 1) / 2 / kept)
     assert row["ideal"] > 1
@@ -79,20 +88,19 @@ def test_rows_are_verified_interleaved_and_consistent(
 def test_the_sweep_stops_at_the_budget(wrapper: Qwen3VL, arms: list[Arm], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LanguagePrefill, "time_ms", lambda self, plan: float(self.inputs["input_ids"].shape[1] ** 2))
     monkeypatch.setattr(LanguagePrefill, "verify", lambda self, plan: None)
-    rows, note = sweep(wrapper, arms, [700, 128, 256], budget_s=100.0)  # 256 tokens: about 66 s, 700: about 490 s
+    rows, notes = sweep(wrapper, arms, [700, 128, 256], budget_s=100.0)  # 256 tokens: about 66 s, 700: about 490 s
     assert [round(row["tokens"], -1) for row in rows] == [130, 260]
-    assert note is not None
-    assert note.startswith("stopped at 700 tokens")
+    assert len(notes) == 1
+    assert notes[0].startswith("stopped at 700 tokens")
     assert sweep(wrapper, arms, [700], budget_s=1.0)[0] == []
 
 
-def test_a_row_that_is_not_faster_is_flagged(wrapper: Qwen3VL) -> None:
-    row = dict.fromkeys(COLUMNS | {"attention_share", "vision_ms", "window", "sink"}, 1.0) | {"heads": "2"}
-    about = {"device": "cpu", "threads": 1, "dtype": "float32"}
-    assert "1.00x NOT FASTER" in render([row], about, None)
-    assert "NOT FASTER" not in render([row | {"speedup": 1.5}], about, None)
-    assert "unbounded" in render([row | {"ideal": None}], about, "stopped at 9 tokens")
-    assert "stopped at 9 tokens" in render([], about, "stopped at 9 tokens")
+def test_a_row_that_is_not_faster_is_flagged() -> None:
+    row = dict.fromkeys(COLUMNS | {"attention_share", "vision_ms", "window", "sink", "chosen"}, 1.0) | {"heads": "2"}
+    assert "1.00x NOT FASTER" in render("prefill", [row], columns(), [])
+    assert "NOT FASTER" not in render("prefill", [row | {"speedup": 1.5}], columns(), [])
+    assert "unbounded" in render("prefill", [row | {"ideal": None}], columns(), ["stopped at 9 tokens"])
+    assert render("prefill", [], columns(), ["stopped at 9 tokens"]) == "prefill\nstopped at 9 tokens"
 
 
 def test_the_command_prints_a_table_and_writes_json(
@@ -115,6 +123,7 @@ def test_the_command_prints_a_table_and_writes_json(
         device="cpu",
         dtype=None,
         attention="sdpa",
+        shape=None,
         budget_s=60.0,
         json_path=str(out),
         seed=3,
@@ -130,13 +139,19 @@ def test_the_command_prints_a_table_and_writes_json(
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    flags: dict[str, Any] = {
-        "what": "prefill", "model": "qwen3vl", "checkpoint": "x", "tokens": (64,), "keep": "5", "heads": "auto",
-        "window": None, "sink": None, "device": "cpu", "dtype": None, "attention": "sdpa", "budget_s": 1.0,
-        "json_path": None, "seed": 0,
-    }  # fmt: skip
-    with pytest.raises(UserError, match=r"--what attention: not available yet \(available: prefill\)"):
-        run_speed(**flags | {"what": "attention"})
     with pytest.raises(UserError, match="--json"):
-        run_speed(**flags | {"json_path": str(tmp_path / "missing" / "x.json")})
-    assert speed.AVAILABLE == ("prefill",)
+        run_speed(**FLAGS | {"json_path": str(tmp_path / "missing" / "x.json")})
+    for change, said in (
+        ({"attention": "sdpa,fast"}, r"--attention: expected one of .*, got 'fast'"),
+        ({"attention": "triton"}, r"--attention triton: .*cannot run on cpu"),
+        ({"what": "prefill", "shape": "8/2x64"}, r"--shape 8/2x64"),
+        ({"shape": "8/3x64"}, r"--shape: expected .*32/8x128, got '8/3x64'"),
+        ({"shape": "8x64"}, r"got '8x64'"),
+        ({"keep": "9", "shape": "8/2x64"}, r"--keep: expected at most"),
+        ({"checkpoint": "some/model"}, r"--checkpoint: expected random:NAME"),
+        ({"what": "prefill", "checkpoint": "random:Qwen3-VL-4"}, r"did you mean 'Qwen3-VL-4B'"),
+        ({"what": "prefill", "checkpoint": "random:Qwen3-VL-4B:37"}, r"expected 1 to 36 layers"),
+        ({"what": "prefill", "checkpoint": "random:Qwen3-VL-4B:x"}, r"expected 1 to 36 layers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run_speed(**FLAGS | change)

@@ -167,8 +167,8 @@ def test_speed_hands_its_flags_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["speed", "--what", "prefill", "--tokens", "4096,16384", "--keep", "5%", "--budget", "1.5"]) == 0
     assert seen == {
         "what": "prefill", "model": "qwen3vl", "checkpoint": None, "tokens": (4096, 16384), "keep": "5%",
-        "heads": "auto", "window": None, "sink": None, "device": "auto", "dtype": None, "attention": "sdpa",
-        "budget_s": 1.5, "json_path": None, "seed": 0,
+        "heads": "auto", "window": None, "sink": None, "device": "auto", "dtype": None, "attention": "auto",
+        "shape": None, "budget_s": 1.5, "json_path": None, "seed": 0,
     }  # fmt: skip
 
 

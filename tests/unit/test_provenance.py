@@ -164,6 +164,8 @@ def test_environment_says_what_moves_results(tiny_model: Any, tiny_processor: An
     assert set(found) == {"versions", "commit", "device", "threads", "dtype", "attention"}
     assert (found["dtype"], found["attention"]) == ("float32", "reference")
     assert found["device"].startswith("cpu (")
+    by_default = environment(Qwen3VL(tiny_model, tiny_processor), RunConfig(model="qwen3vl", mode="dense"))
+    assert by_default["attention"] == "auto (sdpa; dense where no view is cut)"
     assert found["threads"] >= 1
 
 

@@ -12,7 +12,13 @@ from torch import Tensor
 
 
 def attention_mass_reference(
-    q_BHRD: Tensor, k_BKMD: Tensor, *, rows_R: Sequence[int], sets_SM: Tensor, start_B: Sequence[int], scale: float
+    q_BHRD: Tensor,
+    k_BKMD: Tensor,
+    *,
+    rows_R: Sequence[int],
+    sets_SM: Tensor,
+    kv_range_B2: Sequence[tuple[int, int]],
+    scale: float,
 ) -> Tensor:
     """Returns float32 [B, H, R, S]."""
     B, H, R, _ = q_BHRD.shape
@@ -21,9 +27,10 @@ def attention_mass_reference(
     for b in range(B):
         for h in range(H):
             for r, position in enumerate(rows_R):
-                if position < start_B[b]:
+                start, end = kv_range_B2[b]
+                seen = slice(start, min(position + 1, end))
+                if seen.start >= seen.stop:
                     continue
-                seen = slice(start_B[b], position + 1)
                 scores = k_BKMD[b, h // group, seen].double() @ q_BHRD[b, h, r].double() * scale
                 out[b, h, r] = sets_SM[:, seen].double().to(scores.device) @ torch.softmax(scores, dim=0)
     return out.float()

@@ -18,22 +18,23 @@ def visible_BHNM(
     modes: Sequence[str],
     window: int,
     sink: int,
-    start_B: Sequence[int],
-    visual_BM: Tensor | None,
+    q_offset: int,
+    kv_range_B2: Sequence[tuple[int, int]],
+    blind_keys_BM: Tensor | None,
     device: torch.device,
 ) -> Tensor:
     """The definition, as a bool mask [B, H, N, M]: which key each query of each head sees."""
-    start_B11 = torch.tensor(start_B, device=device)[:, None, None]
-    i_N1 = torch.arange(n_keys - n_queries, n_keys, device=device)[:, None]
+    start_B11, end_B11 = torch.tensor(kv_range_B2, device=device).T[:, :, None, None]
+    i_N1 = torch.arange(q_offset, q_offset + n_queries, device=device)[:, None]
     j_M = torch.arange(n_keys, device=device)
-    causal_BNM = (start_B11 <= j_M) & (j_M <= i_N1)
+    causal_BNM = (start_B11 <= j_M) & (j_M < end_B11) & (j_M <= i_N1)
     by_mode = {
         "full": causal_BNM,
         "stream": causal_BNM & ((i_N1 - j_M < window) | (j_M - start_B11 < sink)),
         "off": torch.zeros_like(causal_BNM),
     }
-    if visual_BM is not None:
-        by_mode["blind"] = causal_BNM & ~visual_BM.to(device)[:, None, :]
+    if blind_keys_BM is not None:
+        by_mode["blind"] = causal_BNM & ~blind_keys_BM.to(device)[:, None, :]
     return torch.stack([by_mode[mode] for mode in modes], dim=1)
 
 
@@ -45,8 +46,9 @@ def hybrid_attention_reference(
     modes: Sequence[str],
     window: int,
     sink: int,
-    start_B: Sequence[int],
-    visual_BM: Tensor | None,
+    q_offset: int,
+    kv_range_B2: Sequence[tuple[int, int]],
+    blind_keys_BM: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Computes in float32 (float64 for float64 inputs); returns [B, H, N, D] in the dtype of q."""
@@ -62,8 +64,9 @@ def hybrid_attention_reference(
         modes=modes,
         window=window,
         sink=sink,
-        start_B=start_B,
-        visual_BM=visual_BM,
+        q_offset=q_offset,
+        kv_range_B2=kv_range_B2,
+        blind_keys_BM=blind_keys_BM,
         device=q.device,
     )
     scores_BHNM = (q @ k_BHMD.transpose(-1, -2) * scale).masked_fill(~mask, float("-inf"))

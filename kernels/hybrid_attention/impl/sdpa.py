@@ -1,27 +1,25 @@
-"""The fast path on torch's scaled_dot_product_attention: heads of one mode are computed together.
+"""Torch alone: heads of one mode are computed together, on the CPU by its flash kernel, elsewhere by masked blocks.
 
 Streaming heads cost time and memory linear in N: a query i < window + sink sees every earlier key, so these queries
-are plain causal attention; the later ones are cut into blocks, and each block attends to [the sink keys | the keys its
-windows reach] under one small mask that all blocks share. The query heads of a GQA group are folded into the query
-axis, so KV is never repeated for them.
+are plain causal attention; the later ones are cut into blocks, all of the same shape.
 
-Left padding is cut off before anything is computed: what is left is an unpadded problem, and so there is one code path.
+Left padding is cut off before anything is computed: what is left is an unpadded problem.
 
-Shape suffixes: B batch, R rows of one padding length, H query heads, K KV heads, C query heads folded onto a KV head,
-N queries, M keys, D head size, T blocks, Q queries of a block, L keys of a block.
+Shape suffixes: B batch, R rows of one key range, H query heads, K KV heads, N queries, M keys, D head size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-MASKED_ROWS = 512  # queries a call where the mask has to be written out (chunked prefill, blind heads)
-COPY_ELEMENTS = 1 << 26  # keys gathered for the blocks of one call, in elements: bounds the extra memory
+from core_bench.kernels.hybrid_attention.impl import flash_cpu, gathered
+from core_bench.kernels.hybrid_attention.impl.dense import is_dense
+from core_bench.kernels.hybrid_attention.impl.gathered import masked
 
 
 def hybrid_attention_sdpa(
@@ -32,37 +30,48 @@ def hybrid_attention_sdpa(
     modes: Sequence[str],
     window: int,
     sink: int,
-    start_B: Sequence[int],
-    visual_BM: Tensor | None,
+    q_offset: int,
+    kv_range_B2: Sequence[tuple[int, int]],
+    blind_keys_BM: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D], which is what transformers wants."""
-    B, H, N, _ = q_BHND.shape
-    offset = k_BKMD.shape[2] - N
-    out_BHND = q_BHND.new_zeros(B, N, H, v_BKMD.shape[-1]).transpose(1, 2)
-    for start in sorted(set(start_B)):
-        skip = max(start - offset, 0)  # padding queries: they stay zero
-        if skip >= N:
-            continue
-        rows = [b for b in range(B) if start_B[b] == start]
+    B, H, N, D = q_BHND.shape
+    if is_dense(modes, window, sink, N, k_BKMD.shape[2], q_offset, kv_range_B2):
+        return _causal(q_BHND, k_BKMD, v_BKMD, scale)
+    # Zeros are for padding queries and heads that see nothing; where there are none, every row is filled below.
+    inside = all(start <= q_offset and q_offset + N <= end for start, end in kv_range_B2)
+    filled = inside and {"full", "stream"}.issuperset(modes)
+    new = q_BHND.new_empty if filled else q_BHND.new_zeros
+    out_BHND = new(B, N, H, D).transpose(1, 2)
+    for start, end in sorted(set(kv_range_B2)):
+        rows = [b for b in range(B) if kv_range_B2[b] == (start, end)]
         pick: list[int] | slice = slice(None) if len(rows) == B else rows
-        result_RHND = _unpadded(
-            q_BHND[pick][:, :, skip:],
-            k_BKMD[pick][:, :, start:],
-            v_BKMD[pick][:, :, start:],
-            modes=modes,
-            window=window,
-            sink=sink,
-            visual_RM=None if visual_BM is None else visual_BM[pick][:, start:],
-            scale=scale,
-        )
-        if len(rows) == B and skip == 0:
-            return result_RHND
-        out_BHND[pick, :, skip:] = result_RHND
+        q, k, v, out = (x[pick] for x in (q_BHND, k_BKMD, v_BKMD, out_BHND))
+        blind = None if blind_keys_BM is None else blind_keys_BM[pick]
+        options: dict[str, Any] = {"modes": modes, "window": window, "sink": sink, "scale": scale}
+        # Queries at positions below `start` are padding and stay zero. Those in [start, end) are the last of the keys
+        # up to their own. Those from `end` on (right padding, or no key yet) see a fixed set of keys, or part of it.
+        first, last = (min(max(edge - q_offset, 0), N) for edge in (start, end))
+        if first < last:
+            seen = slice(start, q_offset + last)
+            _unpadded(
+                out[:, :, first:last], q[:, :, first:last], k[:, :, seen], v[:, :, seen],
+                visual_RM=None if blind is None else blind[:, seen], **options,
+            )  # fmt: skip
+        if last < N and start < end:
+            seen = slice(start, end)
+            _beyond(
+                out[:, :, last:], q[:, :, last:], k[:, :, seen], v[:, :, seen], past=q_offset + last - end,
+                visual_RM=None if blind is None else blind[:, seen], **options,
+            )  # fmt: skip
+        if len(rows) < B:
+            out_BHND[pick] = out
     return out_BHND
 
 
 def _unpadded(
+    out_RHND: Tensor,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -72,19 +81,26 @@ def _unpadded(
     sink: int,
     visual_RM: Tensor | None,
     scale: float,
-) -> Tensor:
-    R, H, N, _ = q.shape
+) -> None:
+    """Fills `out_RHND` for queries that are the last of the keys."""
+    R, H = q.shape[:2]
     group = H // k.shape[1]
-    out_RHND = q.new_zeros(R, N, H, v.shape[-1]).transpose(1, 2)
     heads = {mode: [h for h in range(H) if modes[h] == mode] for mode in ("full", "stream", "blind")}
     if window + sink >= k.shape[2]:  # every window reaches the first key
         heads["full"], heads["stream"] = sorted(heads["full"] + heads["stream"]), []
-    if full := heads["full"]:
-        kv = [h // group for h in full]
-        _put(out_RHND, full, _causal(_take(q, full), _take(k, kv), _take(v, kv), scale))
-    for folded, kv, C in _buckets(heads["stream"], group):
-        q_RKCND = _take(q, folded).unflatten(1, (len(kv), C))
-        _put(out_RHND, folded, _stream(q_RKCND, _take(k, kv), _take(v, kv), window, sink, scale).flatten(1, 2))
+    for mode in ("full", "stream"):
+        for picked, kv in _buckets(heads[mode], group, even_only=mode == "full"):
+            q_, k_, v_ = _take(q, picked), _take(k, kv), _take(v, kv)
+            if mode == "full":
+                _put(out_RHND, picked, _causal(q_, k_, v_, scale))
+            elif not _on_cpu(q, k, v):
+                q_RKCND = q_.unflatten(1, (len(kv), -1))
+                _put(out_RHND, picked, gathered.stream(q_RKCND, k_, v_, window, sink, scale).flatten(1, 2))
+            elif _is_run(picked):
+                flash_cpu.stream(_take(out_RHND, picked), q_, k_, v_, window, sink, scale)
+            else:
+                flash_cpu.stream(out := torch.empty_like(q_), q_, k_, v_, window, sink, scale)
+                _put(out_RHND, picked, out)
     if blind := heads["blind"]:
         assert visual_RM is not None  # checked by the op
         kv = [h // group for h in blind]
@@ -92,56 +108,94 @@ def _unpadded(
             kpos = (~visual_RM[r]).nonzero().flatten()
             out = _blind(_take(q[r : r + 1], blind), _take(k[r : r + 1], kv), _take(v[r : r + 1], kv), kpos, scale)
             _put(out_RHND[r : r + 1], blind, out)
-    return out_RHND
 
 
-def _buckets(heads: Sequence[int], group: int) -> Iterator[tuple[list[int], list[int], int]]:
-    """Splits `heads` by how many of them share a KV head: (query heads, their KV heads, query heads a KV head)."""
+def _beyond(
+    out_RHND: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    past: int,
+    modes: Sequence[str],
+    window: int,
+    sink: int,
+    visual_RM: Tensor | None,
+    scale: float,
+) -> None:
+    """Fills `out_RHND` for queries at positions M + past, M + past + 1, ...: every key is earlier than they are."""
+    R, H, N, _ = q.shape
+    M = k.shape[2]
+    group = H // k.shape[1]
+    i_N1 = torch.arange(M + past, M + past + N, device=q.device)[:, None]
+    j_M = torch.arange(M, device=q.device)
+    for h, mode in enumerate(modes):
+        if mode == "off":
+            continue
+        for r in range(R):
+            keys_M = torch.ones(M, dtype=torch.bool, device=q.device)
+            if mode == "stream":
+                keys_M = (j_M < sink) | (j_M > M + past - window)
+            elif mode == "blind":
+                assert visual_RM is not None
+                keys_M = ~visual_RM[r]
+            j = keys_M.nonzero().flatten()
+            mask = ((i_N1 - j < window) | (j < sink)) if mode == "stream" else None
+            rows = N if mask is None else int(mask.any(1).sum())
+            if len(j) and rows:
+                out_RHND[r, h, :rows] = scaled_dot_product_attention(
+                    q[r, h, :rows][None], k[r, h // group, j][None], v[r, h // group, j][None],
+                    attn_mask=None if mask is None else mask[:rows], scale=scale,
+                )[0]  # fmt: skip
+
+
+def _buckets(heads: list[int], group: int, *, even_only: bool) -> Iterator[tuple[list[int], list[int]]]:
+    """Splits `heads` so that in a bucket each KV head serves equally many: (query heads, their KV heads).
+
+    With `even_only`, uneven heads stay together, and a KV head is named once for each of its query heads: for full
+    heads copied KV costs little against N x N scores.
+    """
     by_kv: dict[int, list[int]] = {}
     for h in heads:
         by_kv.setdefault(h // group, []).append(h)
-    for count in sorted({len(hs) for hs in by_kv.values()}):
+    counts = sorted({len(hs) for hs in by_kv.values()})
+    if even_only and len(counts) > 1:
+        yield heads, [h // group for h in heads]
+        return
+    for count in counts:
         kv = [x for x, hs in by_kv.items() if len(hs) == count]
-        yield [h for x in kv for h in by_kv[x]], kv, count
+        yield [h for x in kv for h in by_kv[x]], kv
+
+
+def _on_cpu(*tensors: Tensor) -> bool:
+    """Whether to merge by log-sum-exp: on the CPU, and without gradients, which that output does not have."""
+    grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+    return tensors[0].device.type == "cpu" and not grad
+
+
+def _is_run(heads: list[int]) -> bool:
+    return heads == list(range(heads[0], heads[0] + len(heads)))
 
 
 def _take(x: Tensor, heads: list[int]) -> Tensor:
     """x[:, heads]; a view where the heads are a run."""
-    if heads == list(range(heads[0], heads[0] + len(heads))):
-        return x[:, heads[0] : heads[0] + len(heads)]
-    return x[:, heads]
+    return x[:, heads[0] : heads[0] + len(heads)] if _is_run(heads) else x[:, heads]
 
 
 def _put(out: Tensor, heads: list[int], value: Tensor) -> None:
-    if heads == list(range(heads[0], heads[0] + len(heads))):
+    if _is_run(heads):
         out[:, heads[0] : heads[0] + len(heads)] = value
     else:
         out[:, heads] = value
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """Plain causal attention of the last N of M positions; q and k have equally many heads."""
-    N, M = q.shape[2], k.shape[2]
-    if N == M or N == 1:
-        return scaled_dot_product_attention(q, k, v, is_causal=N > 1, scale=scale)
-    return _masked(q, k, v, torch.arange(M, device=k.device), M - N, scale)
-
-
-def _masked(q: Tensor, k: Tensor, v: Tensor, kpos_M: Tensor, first: int, scale: float) -> Tensor:
-    """Queries at positions first, first + 1, ... see the keys (at ascending positions kpos_M) that are not later.
-
-    Every query must see a key. SDPA's own causal mask is aligned to the first key, so the mask is written out, a few
-    rows at a time.
-    """
-    out = []
-    for i in range(0, q.shape[2], MASKED_ROWS):
-        rows = q[:, :, i : i + MASKED_ROWS]
-        pos_N = torch.arange(first + i, first + i + rows.shape[2], device=q.device)
-        mask_NM = kpos_M <= pos_N[:, None]
-        last = int(mask_NM[-1].sum())
-        mask_NM = mask_NM[:, :last]
-        out.append(scaled_dot_product_attention(rows, k[:, :, :last], v[:, :, :last], attn_mask=mask_NM, scale=scale))
-    return torch.cat(out, dim=2) if len(out) > 1 else out[0]
+    """Plain causal attention of the last N of M positions; query heads are a multiple of KV heads."""
+    if _on_cpu(q, k, v):
+        return flash_cpu.causal(q, k, v, scale)[0]
+    group = q.shape[1] // k.shape[1]
+    k_all, v_all = (x.repeat_interleave(group, 1) if group > 1 else x for x in (k, v))
+    return gathered.causal(q, k_all, v_all, scale)
 
 
 def _blind(q: Tensor, k: Tensor, v: Tensor, kpos: Tensor, scale: float) -> Tensor:
@@ -155,61 +209,5 @@ def _blind(q: Tensor, k: Tensor, v: Tensor, kpos: Tensor, scale: float) -> Tenso
     first = max(int(kpos[0]), M - N)
     dead = first - (M - N)
     if dead < N:
-        out[:, :, dead:] = _masked(q[:, :, dead:], k[:, :, kpos], v[:, :, kpos], kpos, first, scale)
+        out[:, :, dead:] = masked(q[:, :, dead:], k[:, :, kpos], v[:, :, kpos], kpos, first, scale)
     return out
-
-
-def _stream(q_RKCND: Tensor, k: Tensor, v: Tensor, window: int, sink: int, scale: float) -> Tensor:
-    """Sink and window attention; needs M > window + sink. Returns [R, K, C, N, D]."""
-    R, K, C, N, D = q_RKCND.shape
-    M = k.shape[2]
-    reach = window + sink
-    out = q_RKCND.new_empty(R, K, C, N, v.shape[-1])
-    plain = max(min(reach - (M - N), N), 0)  # queries at positions below `reach` see every earlier key
-    if plain:
-        heads = torch.arange(K, device=q_RKCND.device).repeat_interleave(C)
-        end = M - N + plain
-        k_plain, v_plain = k[:, heads, :end], v[:, heads, :end]
-        out[..., :plain, :] = _causal(q_RKCND[..., :plain, :].flatten(1, 2), k_plain, v_plain, scale).unflatten(
-            1, (K, C)
-        )
-    size = min(_block_size(window), N - plain)
-    done = plain
-    while done < N:
-        size = min(size, N - done)
-        per_block = R * K * (sink + window - 1 + size) * D
-        T = min((N - done) // size, max(COPY_ELEMENTS // per_block, 1))
-        rows = slice(done, done + T * size)
-        q_block = q_RKCND[..., rows, :].unflatten(3, (T, size)).transpose(2, 3).reshape(R * K, T, C * size, D)
-        first = M - N + done
-        k_block, v_block = (_gather(x, first, T, size, window, sink) for x in (k, v))
-        mask_QL = _block_mask(C, size, window, sink, k.device)
-        o = scaled_dot_product_attention(q_block, k_block, v_block, attn_mask=mask_QL, scale=scale)
-        out[..., rows, :] = o.view(R, K, T, C, size, -1).transpose(2, 3).flatten(3, 4)
-        done += T * size
-    return out
-
-
-def _block_size(window: int) -> int:
-    """Queries a block: half the window, so that a block reads 1.5 windows; 64 was measured best for small windows."""
-    return min(max(window // 2 // 64 * 64, 64), 512)
-
-
-def _gather(x_RKMD: Tensor, first: int, T: int, size: int, window: int, sink: int) -> Tensor:
-    """Keys of T blocks of `size` queries from position `first` on: [R * K, T, sink + window - 1 + size, D]."""
-    reached = x_RKMD[:, :, first - window + 1 : first + T * size]
-    windows = reached.unfold(2, window - 1 + size, size).transpose(-1, -2)
-    sinks = x_RKMD[:, :, :sink].unsqueeze(2).expand(-1, -1, T, -1, -1)
-    return torch.cat([sinks, windows], dim=3).flatten(0, 1)
-
-
-@lru_cache(maxsize=64)
-def _block_mask(C: int, size: int, window: int, sink: int, device: torch.device) -> Tensor | None:
-    """Which gathered key each query of a block sees: [C * size, sink + window - 1 + size] bool, for all blocks."""
-    if size == 1:
-        return None  # one query: its window and the sink are all that was gathered
-    row = torch.arange(size, device=device)[:, None]
-    col = torch.arange(window - 1 + size, device=device)
-    band = (col >= row) & (col < row + window)
-    sinks = torch.ones(size, sink, dtype=torch.bool, device=device)
-    return torch.cat([sinks, band], dim=1).repeat(C, 1)
