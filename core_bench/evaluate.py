@@ -7,8 +7,9 @@ moment, the same command goes on where it stopped: what is done is read from sam
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from core_bench.heads import HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
 from core_bench.provenance import command_of, data_digest, environment, media_marks, versions
 from core_bench.registry import load_tasks
-from core_bench.results import build_record, ram_record
+from core_bench.results import build_record, ram_record, run_id, short_digest
 from core_bench.runfolder import RunFolder
 from core_bench.running import run_arms
 from core_bench.schema import Sample
@@ -52,7 +53,7 @@ class Session:
 
     @property
     def run_id(self) -> str:
-        return f"{self.config.model}-{self.config.mode}-{_short_hash(self.settings)}"
+        return run_id(self.config.model, self.config.mode, self.settings)
 
 
 def run(config: RunConfig) -> int:
@@ -69,12 +70,13 @@ def run(config: RunConfig) -> int:
                 complete = True
             finally:  # after an interruption too: the record then says complete: false
                 _write_record(session, folder, controls, complete)
-        record = folder.record
+        record, rows = folder.record, folder.rows
     if record is None:
         raise RuntimeError(f"{config.out_dir()}: no record was written")
     print(render_tables(record))
     if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
         _compare_with_known(config, wrapper)
+    _say_failures(rows, config.out_dir())
     say(f"record: {config.out_dir() / 'record.json'}")
     return exit_code(record, config.strict)
 
@@ -102,8 +104,12 @@ def say(line: str) -> None:
     print(f"core_bench: {line}", file=sys.stderr, flush=True)
 
 
-def _short_hash(settings: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+def _say_failures(rows: Sequence[dict[str, Any]], out: Path) -> None:
+    """The commonest reason for a failure; all of them are in samples.jsonl."""
+    reasons = {(row["task"], row["id"]): row["failure"] for row in rows if row["failure"] is not None}
+    if reasons:
+        reason, times = Counter(reasons.values()).most_common(1)[0]
+        say(f"{len(reasons)} samples failed, {times} of them so: {reason} (all reasons: {out / 'samples.jsonl'})")
 
 
 def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:
@@ -142,7 +148,7 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
         }
         arms = make_arms(config, heads[0] if heads else None, wrapper.shape, window, sink)
         # The plans themselves: a head list named by file:PATH may change under its name.
-        settings["plans"] = _short_hash(plan_records(arms))
+        settings["plans"] = short_digest(plan_records(arms))
     return Session(config=config, wrapper=wrapper, tasks=tasks, settings=settings, heads=heads, arms=arms)
 
 
@@ -197,7 +203,7 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
     # One folder for each set of settings: an interrupted detection must not block one with others.
-    with RunFolder.open(cache / f"run-{_short_hash(settings)}", settings) as folder:
+    with RunFolder.open(cache / f"run-{short_digest(settings)}", settings) as folder:
         detect(wrapper, config, tasks, folder)
         per_task = tables(folder.rows, tasks)
         if not per_task:

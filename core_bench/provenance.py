@@ -114,7 +114,7 @@ class _Marks(dict[str, str]):
             with path.open("rb") as file:
                 head = hashlib.sha256(f"{path.stat().st_size} ".encode() + file.read(_HEAD_BYTES))
             self[name] = head.hexdigest()[:16]
-        except OSError:
+        except (OSError, ValueError):  # ValueError: a name that no file can have
             self[name] = _MISSING
         return self[name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -123,6 +124,12 @@ def _from_columns(columns: dict[str, str] | None, doc: Doc) -> list[Media]:
 
 def _path(cell: Any, what: str) -> str:
     if not isinstance(cell, str) or not cell:
+        raise SampleError(f"{what}: expected a path, got {cell!r}")
+    try:
+        os.fsencode(cell)
+    except UnicodeEncodeError:
+        raise SampleError(f"{what}: expected a path, got {cell!a}") from None
+    if "\0" in cell:
         raise SampleError(f"{what}: expected a path, got {cell!r}")
     return cell
 

@@ -188,7 +188,7 @@ class TaskSpec:
 
     def _texts(self, doc: Doc, choices: tuple[str, ...]) -> dict[str, Any]:
         specific = (self.keys.get("lmms_eval_specific_kwargs") or {}).get("default") or {}
-        row = {"options": lettered(choices), **doc} if choices else doc
+        row = {**doc, "options": lettered(choices)} if choices else doc
         source = self.keys.get("doc_to_text", "question")
         prompt = as_text(value_of(source, row, "doc_to_text", lmms_eval_specific_kwargs=specific), "doc_to_text")
         texts: dict[str, Any] = {"prompt": prompt, "question": prompt}

@@ -130,8 +130,13 @@ def check_device(device: str) -> None:
         kind = torch.device(device).type
     except RuntimeError as error:
         raise UserError(f"--device: expected cpu, cuda or cuda:N, got {device!r}") from error
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"--device {device}: expected a CUDA device, torch sees none here")
+    present: dict[str, Callable[[], bool]] = {
+        "cuda": torch.cuda.is_available,
+        "mps": torch.backends.mps.is_available,
+        "xpu": torch.xpu.is_available,
+    }
+    if kind in present and not present[kind]():
+        raise UserError(f"--device {device}: expected a {kind.upper()} device, torch sees none here")
 
 
 def _told(load: Callable[[], Any], message: str) -> Any:

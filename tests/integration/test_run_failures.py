@@ -126,3 +126,21 @@ def test_running_out_of_memory_is_a_failure_of_that_sample_and_arm(
 
     monkeypatch.setattr(detect, "measure_sample", never)
     assert bench("detect", "--tasks", task, out="again").code == 1
+
+
+def test_the_commonest_reason_is_said(bench: Bench, task: Path) -> None:
+    for name in ("tested0", "tested1"):
+        (task.parent / f"{name}.png").write_bytes(b"")
+    ran = bench("dense", "--tasks", task)
+    assert any("2 samples failed, 1 of them so: " in line and "samples.jsonl" in line for line in ran.said)
+
+
+@pytest.mark.parametrize("path", ["a\0b.png", "\ud800.png"])
+def test_a_path_that_no_file_can_have(bench: Bench, task: Path, path: str) -> None:
+    lines = task.parent / "tested.jsonl"
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    rows[0]["image"] = path
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ran = bench("dense", "--tasks", task)
+    assert ran.code == 0
+    assert [row["id"] for row in ran.rows if row["failure"]] == [rows[0]["id"]]
