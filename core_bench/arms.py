@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from core_bench.config import RunConfig
-from core_bench.errors import UserError
-from core_bench.heads import ArmSpec, HeadPlan, HeadScores, HeadShape, OffKind, k_for, random_controls, select_heads
+from core_bench.heads import (
+    ArmSpec,
+    HeadPlan,
+    HeadScores,
+    HeadShape,
+    Hold,
+    OffKind,
+    k_for,
+    random_controls,
+    select_heads,
+)
 
 BASELINES = {"dense": "dense", "hybrid": "dense", "ablate": "none"}
 RANDOM_DRAWS = 5
@@ -36,15 +45,17 @@ def make_arms(config: RunConfig, scores: HeadScores | None, shape: HeadShape, wi
         return arms
     if scores is None:
         raise ValueError(f"mode {config.mode}: needs a head table")
+    # RunConfig has checked both, and HeadPlan would refuse anything else.
+    hold, kind = cast(Hold, config.hold_or_default), cast(OffKind, config.off)
     if config.mode == "hybrid":
         for name, spec in config.hybrid_arms().items():
             for number, (heads, displaced) in enumerate(_head_sets(spec, scores, shape, config.seed, "--keep")):
-                plan = HeadPlan.hybrid(shape, heads, window, sink, hold=_hold(config))
+                plan = HeadPlan.hybrid(shape, heads, window, sink, hold=hold)
                 arms.append(_arm(spec, name, plan, number, displaced))
         return arms
     for name, spec in config.ablate_arms().items():
         for number, (heads, displaced) in enumerate(_head_sets(spec, scores, shape, config.seed, "--ablate")):
-            plan = HeadPlan.ablation(shape, heads, kind=_off(config), hold=_hold(config))
+            plan = HeadPlan.ablation(shape, heads, kind=kind, hold=hold)
             arms.append(_arm(spec, name, plan, number, displaced))
     return arms
 
@@ -76,15 +87,3 @@ def _arm(spec: ArmSpec, name: str, plan: HeadPlan, number: int, displaced: int) 
     if spec.kind == "random":
         return Arm(name=name, plan=plan, draw=number, displaced=displaced)
     return Arm(name=name, plan=plan)
-
-
-def _hold(config: RunConfig) -> Any:
-    return config.hold_or_default
-
-
-def _off(config: RunConfig) -> OffKind:
-    if config.off == "zero":
-        return "zero"
-    if config.off == "blind":
-        return "blind"
-    raise UserError(f"--off: expected zero or blind, got {config.off!r}")

@@ -16,7 +16,7 @@ from types import FrameType
 
 from core_bench.cliparsers import COMMANDS, SPEED_KINDS, leaderboard_parser, run_parser, speed_parser, tasks_parser
 from core_bench.config import RunConfig, one_of
-from core_bench.errors import UserError
+from core_bench.errors import UserError, one_line
 from core_bench.registry import suggestion
 
 EXIT_USER, EXIT_TERM, EXIT_INT, EXIT_PIPE = 2, 75, 130, 141
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
             return code
     except UserError as error:
-        return _complain(f"error: {_one_line(error)}", EXIT_USER)
+        return _complain(f"error: {one_line(error)}", EXIT_USER)
     except Terminated:
         return _complain(f"stopped by SIGTERM{''.join(resume)}", EXIT_TERM)
     except KeyboardInterrupt:
@@ -157,10 +157,6 @@ def _sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
 
 
 def _complain(message: str, code: int) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from core_bench import headtables
 from core_bench.config import RunConfig
-from core_bench.errors import SampleError
+from core_bench.errors import SampleError, one_line
 from core_bench.evidence import omega, placebos
 from core_bench.heads import HeadScores, pool_scores
 from core_bench.progress import track
@@ -119,7 +119,7 @@ def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sampl
     try:
         measured, prepared = measure_sample(wrapper, config, sample)
     except (SampleError, torch.OutOfMemoryError) as error:
-        return {**row, "failure": " ".join(str(error).split())}
+        return {**row, "failure": one_line(error)}
     return {
         **row,
         "failure": None,

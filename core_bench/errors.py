@@ -13,3 +13,8 @@ class SampleError(RuntimeError):
 
     It becomes a recorded failure of that sample; the run goes on.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text on one line, as stderr and a failed row hold it."""
+    return " ".join(str(error).split())

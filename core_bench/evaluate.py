@@ -23,7 +23,7 @@ from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
 from core_bench.heads import HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
-from core_bench.provenance import command_of, data_digest, environment, media_marks, versions
+from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, versions
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
 from core_bench.runfolder import RunFolder
@@ -127,7 +127,7 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
         "checkpoint": checkpoint_label(config),
         "checkpoint_hash": wrapper.checkpoint_hash,
         # Resolved: "auto" may mean another device tomorrow, and rounding and times of two must not be mixed.
-        "device": environment(wrapper, config)["device"],
+        "device": device_name(wrapper),
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
@@ -154,13 +154,7 @@ def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
 
 def _compare_with_known(config: RunConfig, wrapper: ModelWrapper) -> None:
     """Say how far the table just found agrees with the one that --heads auto takes for this checkpoint, if any."""
-    known = headtables.resolve(
-        "auto",
-        checkpoint_hash=wrapper.checkpoint_hash,
-        shape=wrapper.shape,
-        query=config.query,
-        overlap=config.overlap,
-    )
+    known = _look_up("auto", config, wrapper)
     own = config.out_dir() / headtables.TABLE
     if known is not None and Path(known[1].where).resolve() != own.resolve():
         scores = HeadScores.read_tsv(own, wrapper.shape)
@@ -179,18 +173,7 @@ def agreement(one: HeadScores, other: HeadScores) -> str:
 def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, HeadMeta]:
     """The head table of --heads; with "auto" and none that fits, detection runs first and its table is cached."""
     earlier = [path.parent for path in sorted(config.out_dir().parent.glob(f"*/{headtables.SIDECAR}"))]
-
-    def look() -> tuple[HeadScores, HeadMeta] | None:
-        return headtables.resolve(
-            config.heads,
-            checkpoint_hash=wrapper.checkpoint_hash,
-            shape=wrapper.shape,
-            query=config.query,
-            overlap=config.overlap,
-            search=earlier,
-        )
-
-    if (found := look()) is not None:
+    if (found := _look_up(config.heads, config, wrapper, earlier)) is not None:
         return found
     cache = headtables.cache_folder(wrapper.checkpoint_hash, config.query, config.overlap)
     say(f"heads: no table fits this checkpoint, so they are detected first and kept in {cache}")
@@ -210,9 +193,23 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
             raise UserError("--heads auto: detection measured no sample; name a head table")
         whole = replace(config, limit=None)  # --limit is about the evaluation, not about this detection
         write_tables(cache, per_task, sidecar(wrapper, whole, folder.rows, tasks, _provenance(config)))
-    if (found := look()) is None:
+    if (found := _look_up(config.heads, config, wrapper, earlier)) is None:
         raise RuntimeError(f"{cache}: the head table just written was not found")
     return found
+
+
+def _look_up(
+    spec: str, config: RunConfig, wrapper: ModelWrapper, earlier: Sequence[Path] = ()
+) -> tuple[HeadScores, HeadMeta] | None:
+    """The table that `spec` means for this model and the config's detection rules, see `headtables.resolve`."""
+    return headtables.resolve(
+        spec,
+        checkpoint_hash=wrapper.checkpoint_hash,
+        shape=wrapper.shape,
+        query=config.query,
+        overlap=config.overlap,
+        search=earlier,
+    )
 
 
 def _refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:

@@ -51,21 +51,28 @@ def versions() -> dict[str, str]:
     return found
 
 
+def device_name(wrapper: ModelWrapper | RandomModel) -> str:
+    """Kind of the model's device, and which one of that kind."""
+    import torch
+
+    device = wrapper.model.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "unknown")
+    return f"{device.type} ({name})"
+
+
 def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[str, Any]:
     """As `environment` of a record."""
     import torch
 
     from core_bench.kernels.hybrid_attention import describe
 
-    device = wrapper.model.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else (platform.machine() or "unknown")
     return {
         "versions": versions(),
         "commit": _commit(),
-        "device": f"{device.type} ({name})",
+        "device": device_name(wrapper),
         "threads": torch.get_num_threads(),
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
-        "attention": describe(config.attention, device),
+        "attention": describe(config.attention, wrapper.model.device),
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from core_bench.arms import Arm
 from core_bench.config import RunConfig
-from core_bench.errors import SampleError
+from core_bench.errors import SampleError, one_line
 from core_bench.metrics import Score
 from core_bench.progress import track
 from core_bench.runfolder import Row, RunFolder
@@ -87,11 +87,6 @@ def _rows(
             }
         )
     return rows
-
-
-def one_line(error: Exception) -> str:
-    """The reason of a failure as a row holds it."""
-    return " ".join(str(error).split())
 
 
 def generate(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm) -> str:

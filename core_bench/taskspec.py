@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core_bench.errors import SampleError, UserError
+from core_bench.errors import SampleError, UserError, one_line
 from core_bench.metrics import METRICS, Score, target_letter
 from core_bench.schema import Sample
 from core_bench.taskcheck import check_task
@@ -178,7 +178,7 @@ class TaskSpec:
                 doc=doc,
             )
         except SampleError as error:
-            return FailedSample(id=name, cluster=cluster, reason=" ".join(str(error).split()))
+            return FailedSample(id=name, cluster=cluster, reason=one_line(error))
 
     def _id(self, doc: Doc, fallback: str) -> str:
         """The id of a row; rows without an `id` column are named by their number."""
