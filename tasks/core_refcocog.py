@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from core_bench.bundled.words import COLORS, ONE_WORD
+from core_bench.bundled.words import COLORS
+from core_bench.instructions import ONE_WORD
 from core_bench.metrics import known_answer
 from core_bench.schema import Media, Region
 

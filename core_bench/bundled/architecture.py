@@ -18,6 +18,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
+from core_bench import instructions
 from core_bench.bundled import words
 
 SPECIAL_TOKENS = (
@@ -49,6 +50,8 @@ CHAT_TEMPLATE = """\
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif -%}"""
 
+# Letters of options never stand behind a bracket or a space here, so that "(A" and " A" stay two tokens and "A" is one
+# and the same token wherever it stands.
 _CORPUS_EXTRA = (
     "user",
     "assistant",
@@ -56,9 +59,14 @@ _CORPUS_EXTRA = (
     "yes",
     "no",
     " seconds",
-    " Select the best answer to the following multiple-choice question based on the video.",
-    " Respond with only the letter (A, B, C, or D) of the correct option.",
-    " The best answer is: A B C D",
+    instructions.VIDEOMME.replace("(A, B, C, or D)", ""),
+    instructions.MLVU_SYSTEM,
+    instructions.MLVU,
+    instructions.MLVU_PRIME,
+    instructions.MMLONGBENCH_DOC,
+    instructions.NOT_ANSWERABLE,
+    instructions.VIDSTG,
+    " or",
     " On which page is",
     " How many objects are there",
     " What shape is the object next to",
@@ -68,11 +76,11 @@ _CORPUS_EXTRA = (
 
 def corpus() -> list[str]:
     """Texts whose words become single tokens."""
-    texts = [*_CORPUS_EXTRA, " " + words.ONE_WORD]
+    texts = [*_CORPUS_EXTRA, "\n" + instructions.ONE_WORD, " " + instructions.ONE_WORD, instructions.ONE_WORD]
+    templates = (*words.COLOR_QUESTIONS, *words.CAPTIONS, *words.MOMENT_QUESTIONS)
     for shape in words.SHAPES:
-        texts += [" " + question.format(phrase=words.phrase(shape)) for question in words.COLOR_QUESTIONS]
-        texts += [question.format(phrase=words.phrase(shape)) for question in words.COLOR_QUESTIONS]
-    texts += ["\n" + words.ONE_WORD, words.ONE_WORD]
+        asked = [template.format(phrase=words.phrase(shape)) for template in templates]
+        texts += asked + [" " + text for text in asked]
     return texts + [text for name in (*words.COLORS, *words.SHAPES) for text in (name, " " + name)]
 
 

@@ -25,7 +25,15 @@ COLOR_QUESTIONS = (
     "Look at {phrase}: what is its color?",
 )
 
-ONE_WORD = "Answer with one word."
+# Descriptions of a moment, as in VidSTG: lower case, without a full stop.
+CAPTIONS = ("{phrase} is on the screen", "a person looks at {phrase}", "{phrase} is shown in the video")
+MOMENT_QUESTIONS = ("what color is {phrase} on the screen?", "who looks at {phrase}?", "where is {phrase} in the video?")
+
+# Running text of generated documents; names neither shapes nor colors.
+DOCUMENT_WORDS = (
+    "annual", "report", "figures", "total", "of", "the", "results", "and", "in", "this", "section", "table", "value",
+    "average", "per", "year", "with", "growth", "data", "method", "sample", "share", "costs", "review", "summary",
+)  # fmt: skip
 
 
 def phrase(shape: str) -> str:

@@ -1,0 +1,41 @@
+"""Prompts of the data sets, worded as their official code words them where there is one.
+
+Tasks and the training of the bundled models read them here, so that both mean the same text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ONE_WORD = "Answer with one word."
+
+# Video-MME (official prompt; the version with subtitles adds a block before it)
+VIDEOMME = (
+    "Select the best answer to the following multiple-choice question based on the video."
+    " Respond with only the letter (A, B, C, or D) of the correct option.\n{question}\n{options}\nThe best answer is:"
+)
+
+# MLVU (official prompt of the multiple-choice tasks)
+MLVU_SYSTEM = (
+    "Carefully watch this video and pay attention to every detail."
+    " Based on your observations, select the best option that accurately addresses the question."
+)
+MLVU = "Question: {question}\nOptions:\n{options}\nOnly give the best option."
+MLVU_PRIME = "Best Option: ("
+
+# MMLongBench-Doc asks the bare question and lets an LLM shorten the reply; a short answer is asked for here instead.
+MMLONGBENCH_DOC = '{question}\nAnswer with a word or a number, or with "Not answerable" if the document does not say.'
+NOT_ANSWERABLE = "Not answerable"
+
+# VidSTG has no official prompt for a generative model.
+VIDSTG = "Find the moment of the video that shows this: {query}\nAnswer with its start and its end in seconds."
+
+
+def lettered_dots(options: Sequence[str]) -> str:
+    """Video-MME's options: "A. red" and so on, one a line."""
+    return "\n".join(f"{chr(ord('A') + number)}. {option}" for number, option in enumerate(options))
+
+
+def lettered_brackets(options: Sequence[str]) -> str:
+    """MLVU's options: "(A) red" and so on, one a line."""
+    return "\n".join(f"({chr(ord('A') + number)}) {option}" for number, option in enumerate(options))
