@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from core_bench.bundled import generate, words
-from core_bench.bundled.generate import SPLITS, Split, ensure, scenes
+from core_bench.bundled import words
+from core_bench.bundled.dataset import Dataset
+from core_bench.bundled.generate import DATASETS, ensure
+from core_bench.bundled.pictures import Split, scenes
 from core_bench.errors import UserError
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 from core_bench.registry import load_tasks
@@ -23,6 +28,8 @@ from core_bench.schema import Sample
 WINDOW = 64  # of the bundled checkpoint, in tokens
 HUB_COLUMNS = {"question_id", "image", "question", "answer", "segmentation", "bbox", "iscrowd", "file_name"}
 SMALL = Split(seed=5, n=3, sides=(3, 4), objects=(2, 4))
+REFCOCOG = DATASETS["refcocog"]
+SPLITS = REFCOCOG.splits
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +39,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(generate.SPLITS, "refcocog", {"eval": SMALL})
+    monkeypatch.setitem(DATASETS, "refcocog", replace(REFCOCOG, splits={"eval": SMALL}))
+
+
+def small_one(write: Callable[[Path, str, Any], None]) -> Dataset:
+    """The small data set with another writer."""
+    return replace(REFCOCOG, splits={"eval": SMALL}, write=write)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -43,10 +55,10 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("split", sorted(SPLITS["refcocog"]))
+@pytest.mark.parametrize("split", sorted(SPLITS))
 def test_rows_have_the_columns_of_the_hub_and_fit_their_pictures(root: Path, split: str) -> None:
     folder = ensure("refcocog", split, root)
-    spec, rows = SPLITS["refcocog"][split], rows_of(folder)
+    spec, rows = SPLITS[split], rows_of(folder)
     assert len(rows) == spec.n
     assert {path.name for path in folder.iterdir()} == {"annotations.jsonl", *(row["image"] for row in rows)}
     for row, (_, scene, _) in zip(rows, scenes(split, spec), strict=True):
@@ -69,7 +81,7 @@ def test_rows_have_the_columns_of_the_hub_and_fit_their_pictures(root: Path, spl
 
 def test_the_splits_share_no_picture_and_no_id(root: Path) -> None:
     seen: dict[Any, str] = {}
-    for split in SPLITS["refcocog"]:
+    for split in SPLITS:
         folder = ensure("refcocog", split, root)
         for row in rows_of(folder):
             for mark in (row["question_id"], row["file_name"], (folder / row["image"]).read_bytes()):
@@ -98,7 +110,7 @@ def test_another_specification_is_another_folder(tmp_path: Path, monkeypatch: py
     folders = set()
     for seed in (1, 2):
         spec = Split(seed=seed, n=2, sides=(3, 4), objects=(2, 4))
-        monkeypatch.setitem(generate.SPLITS, "refcocog", {"eval": spec})
+        monkeypatch.setitem(DATASETS, "refcocog", replace(REFCOCOG, splits={"eval": spec}))
         folders.add(ensure("refcocog", "eval", tmp_path))
     assert len(folders) == 2
 
@@ -111,7 +123,7 @@ def test_a_crash_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setitem(generate._WRITERS, "refcocog", half)
+        patch.setitem(DATASETS, "refcocog", small_one(half))
         with pytest.raises(type(error)):
             ensure("refcocog", "eval", tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -122,13 +134,13 @@ def test_a_crash_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("small")
 def test_a_killed_writer_is_not_taken_for_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    whole = generate._WRITERS["refcocog"]
+    whole = REFCOCOG.write
 
     def watched(folder: Path, split: str, spec: Split) -> None:
         whole(folder, split, spec)
         seen.append(folder)
 
-    monkeypatch.setitem(generate._WRITERS, "refcocog", watched)
+    monkeypatch.setitem(DATASETS, "refcocog", small_one(watched))
     final = ensure("refcocog", "eval", tmp_path)
     draft = seen[0]
     assert draft != final, "written beside its place"
@@ -142,7 +154,7 @@ def test_a_killed_writer_is_not_taken_for_the_data(tmp_path: Path, monkeypatch: 
 def test_threads_that_write_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Path] = []
     written, entered, renamed = threading.Event(), threading.Event(), threading.Event()
-    whole = generate._WRITERS["refcocog"]
+    whole = REFCOCOG.write
 
     def in_turn(folder: Path, split: str, spec: Split) -> None:
         if threading.current_thread() is threads[0]:
@@ -162,7 +174,7 @@ def test_threads_that_write_at_once_agree(tmp_path: Path, monkeypatch: pytest.Mo
         assert written.wait(20)
         found.append(ensure("refcocog", "eval", tmp_path))
 
-    monkeypatch.setitem(generate._WRITERS, "refcocog", in_turn)
+    monkeypatch.setitem(DATASETS, "refcocog", small_one(in_turn))
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
     for thread in threads:
         thread.start()
@@ -176,17 +188,18 @@ def test_threads_that_write_at_once_agree(tmp_path: Path, monkeypatch: pytest.Mo
 
 _PROCESS = """
 import sys, time
+from dataclasses import replace
 from pathlib import Path
-from core_bench.bundled import generate
-root, whole = Path(sys.argv[1]), generate._WRITERS["refcocog"]
-generate.SPLITS["refcocog"] = {"eval": generate.Split(seed=5, n=3, sides=(3, 4), objects=(2, 4))}
+from core_bench.bundled import generate, pictures
+root, whole = Path(sys.argv[1]), generate.DATASETS["refcocog"]
+small = pictures.Split(seed=5, n=3, sides=(3, 4), objects=(2, 4))
 def slow(folder, split, spec):
-    whole(folder, split, spec)
+    whole.write(folder, split, spec)
     (root / f"ready-{sys.argv[2]}").touch()
     until = time.monotonic() + 60
     while len(list(root.glob("ready-*"))) < 2 and time.monotonic() < until:
         time.sleep(0.01)
-generate._WRITERS["refcocog"] = slow
+generate.DATASETS["refcocog"] = replace(whole, splits={"eval": small}, write=slow)
 print(generate.ensure("refcocog", "eval", root / "data"))
 """
 
@@ -212,10 +225,34 @@ def test_mistakes_in_one_line(tmp_path: Path) -> None:
         ensure("vqa", "eval", tmp_path)
     with pytest.raises(UserError, match=r"'test'.*detect, eval, long"):
         ensure("refcocog", "test", tmp_path)
+    for nonsense in ("eval@", "eval@0", "eval@63", "eval@1e3", "eval@-5", "eval@ 512", "eval@9999999", "eval@5@5"):
+        with pytest.raises(UserError, match=r"eval@TOKENS with 64 to 65536 tokens"):
+            ensure("refcocog", nonsense, tmp_path)
+    with pytest.raises(UserError, match=r"'test@512'.*detect, eval, long"):
+        ensure("refcocog", "test@512", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot be written") as caught:
         ensure("refcocog", "eval", tmp_path / "file")
     assert "\n" not in str(caught.value)
+
+
+def test_refcocog_is_written_where_and_as_it_always_was(root: Path) -> None:
+    """Head tables and records name these samples: a change of their bytes is a new GENERATOR_VERSION."""
+    folder = ensure("refcocog", "detect", root)
+    assert folder.name == "detect-47b988ff"
+    assert hashlib.sha256((folder / "annotations.jsonl").read_bytes()).hexdigest()[:16] == "ebe900e56eda93f3"
+
+
+def test_a_split_of_another_size_is_other_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(DATASETS, "refcocog", replace(REFCOCOG, splits={"eval": SMALL}))
+    seen: set[bytes] = set()
+    for split in ("eval", "eval@100", "eval@101", "eval@200"):
+        folder = ensure("refcocog", split, tmp_path)
+        assert folder.name.startswith(f"{split}-")
+        found = {path.read_bytes() for path in folder.glob("*.png")}
+        assert len(found) == SMALL.n
+        assert not found & seen
+        seen |= found
 
 
 def test_the_default_place_is_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: None) -> None:
@@ -229,7 +266,7 @@ def test_prompts_are_as_long_as_their_split_says(root: Path, tiny_model: Any, ti
     def lengths(split: str, count: int) -> list[int]:
         """Prompt tokens of the `count` largest pictures (all of them have about the same text)."""
         samples = [s for s in spec.samples(split, data_dir=str(root)) if isinstance(s, Sample)]
-        assert len(samples) == SPLITS["refcocog"][split].n, "every row becomes a sample"
+        assert len(samples) == SPLITS[split].n, "every row becomes a sample"
 
         def area(sample: Sample) -> int:
             with Image.open(sample.media[0].path) as picture:
