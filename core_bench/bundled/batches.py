@@ -1,11 +1,12 @@
-"""Training batches: one picture and up to six question-and-answer turns about it, loss on every answer.
+"""Training batches: pictures, documents or clips with several question-and-answer turns each, loss on every answer.
 
-Several questions on one picture give several times the training signal of one. Pixels are cut into patches here as
-the real image processor does (tested to equal it), ten times faster.
+Several questions on one medium give several times the training signal of one. Pixels are cut into patches here as
+the real processors do (tested to equal them), ten times faster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,21 +14,50 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from core_bench import instructions
 from core_bench.bundled import words
-from core_bench.bundled.scene import CELL, Scene, make_scene
+from core_bench.bundled.clip import Clip, make_clip
+from core_bench.bundled.pages import make_document
+from core_bench.bundled.scene import CELL, make_scene
+from core_bench.bundled.turns import Turn, choice_turn, color_turn, document_turn, moment_turn
 
 PATCH, MERGE, TEMPORAL = 16, 2, 2
-IGNORE = -100
+_WRAPPED_RATE = 0.75  # share of clips in the form of the newest processor
+_SYSTEM_RATE = 0.25  # share of clip conversations that open with MLVU's system message
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one step trains on. `kind`: "picture", "document" or "clip"; `parts`: pictures, pages or seconds of one
+    conversation; `objects`: their number, a closed range; `one_second`: whether clips are seen second by second, so
+    that moments can be asked for; `choice`: share of the turns that are multiple choice, `moment`: about moments.
+    `reach`: question and media are moved apart by up to so many positions, in half of the conversations."""
+
+    kind: str
+    size: int
+    parts: int
+    rows: int
+    cols: int
+    objects: tuple[int, int]
+    max_turns: int = 6
+    choice: float = 0.0
+    moment: float = 0.0
+    one_second: bool = True
+    reach: int = 0
 
 
 @dataclass(frozen=True)
 class Batch:
     """Model inputs plus, for every supervised position, (row, column, target id); `aux` is the same for the shape
-    words."""
+    words. `kinds[i]` is the kind of turn i, whose first supervised position is `firsts[i]`. `shifts`: (row, first
+    column, distance) of the conversations whose questions are moved away from the media."""
 
     inputs: dict[str, torch.Tensor]
     answers: torch.Tensor  # int64 [n, 3]
     aux: torch.Tensor  # int64 [m, 3]
+    kinds: tuple[str, ...]
+    firsts: tuple[int, ...]
+    shifts: tuple[tuple[int, int, int], ...]
 
 
 def patchify(pixels: np.ndarray) -> torch.Tensor:
@@ -41,14 +71,16 @@ def patchify(pixels: np.ndarray) -> torch.Tensor:
 
 
 class Turns:
-    """Token ids of the turns of a conversation, cached."""
+    """Token ids of texts and of the special tokens, cached."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         self.encode = lru_cache(maxsize=65536)(self._encode)
         self.shape_ids = {shape: self._single(" " + shape) for shape in words.SHAPES}
         self.color_ids = {color: self._single(color) for color in words.COLORS}
-        self.pad_id, self.image_id = (self._single(t) for t in ("<|endoftext|>", "<|image_pad|>"))
+        self.spaced_color_ids = {color: self._single(" " + color) for color in words.COLORS}
+        names = ("<|endoftext|>", "<|image_pad|>", "<|video_pad|>")
+        self.pad_id, self.image_id, self.video_id = (self._single(name) for name in names)
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -59,66 +91,174 @@ class Turns:
             raise ValueError(f"{text!r} should be one token of the bundled tokenizer, is {len(ids)}")
         return ids[0]
 
-    def opening(self, n_visual: int) -> list[int]:
-        """Everything before the first question."""
-        ids = self.encode("<|im_start|>user\n<|vision_start|>")
-        return [*ids, *([self.image_id] * n_visual), *self.encode("<|vision_end|>")]
+    def pictures(self, parts: int, n_visual: int) -> list[int]:
+        """`parts` pictures or pages of `n_visual` tokens each."""
+        one = [*self.encode("<|vision_start|>"), *([self.image_id] * n_visual), *self.encode("<|vision_end|>")]
+        return one * parts
 
-    def question(self, template: str, shape: str, suffix: str) -> list[int]:
-        """The question and everything up to the answer."""
-        text = template.format(phrase=words.phrase(shape)) + suffix
-        return self.encode(text + "<|im_end|>\n<|im_start|>assistant\n")
+    def clip(self, stamps: Sequence[float], n_visual: int, wrapped: bool = True) -> list[int]:
+        """One group of `n_visual` tokens for each time stamp (seconds), as the processor writes them.
+
+        `wrapped`: the processor of transformers 5.24 leaves the template's own vision marks around the groups, older
+        ones replace them.
+        """
+        ids: list[int] = []
+        for stamp in stamps:
+            ids += self.encode(f"<{stamp:.1f} seconds><|vision_start|>")
+            ids += [*([self.video_id] * n_visual), *self.encode("<|vision_end|>")]
+        return [*self.encode("<|vision_start|>"), *ids, *self.encode("<|vision_end|>")] if wrapped else ids
 
 
-def build_row(scene: Scene, turns: Turns, rng: np.random.Generator, max_turns: int) -> tuple[list[int], list, list]:
-    """One conversation: ids, [(column, target id)] of the answers, the same of the shape words."""
-    height, width = scene.pixels.shape[:2]
-    ids = turns.opening(height * width // CELL**2)
-    answers, aux = [], []
-    order = rng.permutation(len(scene.objects))[:max_turns]
-    for number, index in enumerate(order):
+@dataclass(frozen=True)
+class Conversation:
+    """Media as pictures uint8 [parts, H, W, 3] with their token ids, and the turns about them."""
+
+    pixels: np.ndarray
+    media_ids: list[int]
+    turns: list[Turn]
+    system: str | None = None
+
+
+def _picture(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) -> Conversation:
+    scene = make_scene(rng, plan.rows, plan.cols, n_objects)
+    asked = []
+    for index in rng.permutation(n_objects)[: plan.max_turns]:
         thing = scene.objects[index]
-        template = words.COLOR_QUESTIONS[rng.integers(len(words.COLOR_QUESTIONS))]
-        suffix = "\n" + words.ONE_WORD if rng.random() < 0.5 else ""
+        others = [other.color for other in scene.objects if other is not thing]
+        if rng.random() < plan.choice:
+            asked.append(choice_turn(rng, thing, others, mlvu=bool(rng.random() < 0.5)))
+        else:
+            asked.append(color_turn(rng, thing))
+    return Conversation(scene.pixels[None], turns.pictures(1, plan.rows * plan.cols), asked)
+
+
+def _document(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) -> Conversation:
+    pages = make_document(rng, plan.parts, plan.rows, plan.cols, n_objects)
+    things = [thing for page in pages for thing in page.objects]
+    absent = sorted(set(words.SHAPES) - {thing.shape for thing in things})
+    asked = []
+    for index in rng.permutation(len(things))[: plan.max_turns]:
+        if absent and rng.random() < 0.25:
+            asked.append(document_turn(rng, str(rng.choice(absent)), None))
+        elif rng.random() < 0.6:
+            asked.append(document_turn(rng, things[index].shape, things[index].color))
+        else:
+            asked.append(color_turn(rng, things[index]))
+    pixels = np.stack([page.with_text() for page in pages])
+    return Conversation(pixels, turns.pictures(plan.parts, plan.rows * plan.cols), asked)
+
+
+def _durations(rng: np.random.Generator, seconds: int, cells: int, n_objects: int) -> list[int]:
+    """Seconds that each object is to be seen: short and long ones, half of the cells in use at most on average."""
+    room, lengths = cells * seconds / 2, []
+    for _ in range(n_objects):
+        longest = seconds if rng.random() < 0.2 else max(2, seconds // 2)
+        length = int(rng.integers(min(2, longest), longest + 1))
+        if length > room:
+            break
+        lengths.append(length)
+        room -= length
+    return lengths
+
+
+def _clip(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) -> Conversation:
+    clip = make_clip(
+        rng, plan.rows, plan.cols, plan.parts, _durations(rng, plan.parts, plan.rows * plan.cols, n_objects)
+    )
+    spacing = 1.0 if plan.one_second else float(rng.choice((0.5, 1.0, 1.5, 2.0, 4.0, 7.5)))
+    stamps = [spacing * (second + 0.25) for second in range(plan.parts)]
+    asked = [_clip_turn(rng, plan, clip, int(index)) for index in rng.permutation(len(clip.tracks))[: plan.max_turns]]
+    system = instructions.MLVU_SYSTEM if rng.random() < _SYSTEM_RATE else None
+    media_ids = turns.clip(stamps, plan.rows * plan.cols, wrapped=bool(rng.random() < _WRAPPED_RATE))
+    return Conversation(clip.pixels, media_ids, asked, system)
+
+
+def _clip_turn(rng: np.random.Generator, plan: Plan, clip: Clip, index: int) -> Turn:
+    track, drawn = clip.tracks[index], rng.random()
+    if plan.one_second and drawn < plan.moment:
+        return moment_turn(rng, track)
+    if drawn < plan.moment + plan.choice:
+        others = [other.color for other in clip.tracks if other is not track]
+        return choice_turn(rng, track, others, mlvu=bool(rng.random() < 0.5))
+    return color_turn(rng, track)
+
+
+_MAKERS = {"picture": _picture, "document": _document, "clip": _clip}
+
+
+def converse(turns: Turns, rng: np.random.Generator, plan: Plan) -> Conversation:
+    """One conversation of a batch."""
+    n_objects = int(rng.integers(plan.objects[0], plan.objects[1] + 1))
+    return _MAKERS[plan.kind](turns, rng, plan, n_objects)
+
+
+@dataclass
+class Row:
+    """A conversation as token ids; `answers` and `aux` are (column, target id)."""
+
+    ids: list[int]
+    answers: list[tuple[int, int]]
+    aux: list[tuple[int, int]]
+    kinds: list[str]
+    firsts: list[int]  # into `answers`
+    media_end: int  # the first column after the media
+
+
+def write_row(turns: Turns, talk: Conversation) -> Row:
+    """The conversation as the processor and the chat template write it."""
+    opening = f"<|im_start|>system\n{talk.system}<|im_end|>\n" if talk.system else ""
+    ids = [*turns.encode(opening + "<|im_start|>user\n"), *talk.media_ids]
+    row = Row(ids, [], [], [], [], len(ids))
+    for number, turn in enumerate(talk.turns):
         if number:
             ids += turns.encode("<|im_start|>user\n")
-        question = turns.question(template, thing.shape, suffix)
-        color = turns.color_ids[thing.color]
-        aux.append((len(ids) + question.index(turns.shape_ids[thing.shape]), color))
+        question = turns.encode(f"{turn.text}<|im_end|>\n<|im_start|>assistant\n{turn.prime}")
+        if turn.color is not None:
+            row.aux.append((len(ids) + question.index(turns.shape_ids[turn.shape]), turns.color_ids[turn.color]))
         ids += question
-        answers.append((len(ids) - 1, color))
-        closing = turns.encode("<|im_end|>\n")
-        answers.append((len(ids), closing[0]))
-        ids += [color, *closing]
-    return ids, answers, aux
+        target = turns.encode(f"{turn.answer}<|im_end|>\n")
+        row.kinds.append(turn.kind)
+        row.firsts.append(len(row.answers))
+        row.answers += [(len(ids) - 1 + at, token) for at, token in enumerate(target[:-1])]
+        ids += target
+    return row
 
 
-def make_batch(
-    turns: Turns,
-    rng: np.random.Generator,
-    *,
-    size: int,
-    rows: int,
-    cols: int,
-    objects: tuple[int, int],
-    max_turns: int = 6,
-) -> Batch:
-    """`size` conversations on pictures of rows x cols cells with a number of objects in the closed range `objects`."""
-    scenes = [make_scene(rng, rows, cols, int(rng.integers(objects[0], objects[1] + 1))) for _ in range(size)]
-    built = [build_row(scene, turns, rng, max_turns) for scene in scenes]
-    length = max(len(ids) for ids, _, _ in built)
-    input_ids = torch.full((size, length), turns.pad_id)
-    mask = torch.zeros(size, length, dtype=torch.long)
-    for row, (ids, _, _) in enumerate(built):
-        input_ids[row, : len(ids)] = torch.tensor(ids)
-        mask[row, : len(ids)] = 1
+def make_batch(turns: Turns, rng: np.random.Generator, plan: Plan) -> Batch:
+    """`plan.size` conversations."""
+    talks = [converse(turns, rng, plan) for _ in range(plan.size)]
+    rows = [write_row(turns, talk) for talk in talks]
+    length = max(len(row.ids) for row in rows)
+    input_ids = torch.full((plan.size, length), turns.pad_id)
+    mask = torch.zeros(plan.size, length, dtype=torch.long)
+    for number, row in enumerate(rows):
+        input_ids[number, : len(row.ids)] = torch.tensor(row.ids)
+        mask[number, : len(row.ids)] = 1
     inputs = {
         "input_ids": input_ids,
         "attention_mask": mask,
-        "mm_token_type_ids": (input_ids == turns.image_id).int(),
-        "pixel_values": torch.cat([patchify(scene.pixels) for scene in scenes]),
-        "image_grid_thw": torch.tensor([[1, rows * MERGE, cols * MERGE]] * size),
+        "mm_token_type_ids": ((input_ids == turns.image_id) + 2 * (input_ids == turns.video_id)).int(),
+        **_pixels(plan, talks),
     }
-    answers = [(row, *pair) for row, (_, pairs, _) in enumerate(built) for pair in pairs]
-    aux = [(row, *pair) for row, (_, _, pairs) in enumerate(built) for pair in pairs]
-    return Batch(inputs, torch.tensor(answers), torch.tensor(aux))
+    answers: list[tuple[int, int, int]] = []
+    aux: list[tuple[int, int, int]] = []
+    shifts: list[tuple[int, int, int]] = []
+    kinds, firsts = [], []  # type: list[str], list[int]
+    for number, row in enumerate(rows):
+        firsts += [len(answers) + first for first in row.firsts]
+        kinds += row.kinds
+        answers += [(number, column, target) for column, target in row.answers]
+        aux += [(number, column, target) for column, target in row.aux]
+        if plan.reach and rng.random() < 0.5:
+            shifts.append((number, row.media_end, int(rng.integers(1, plan.reach))))
+    return Batch(inputs, torch.tensor(answers), torch.tensor(aux), tuple(kinds), tuple(firsts), tuple(shifts))
+
+
+def _pixels(plan: Plan, talks: Sequence[Conversation]) -> dict[str, torch.Tensor]:
+    patches = torch.cat([patchify(picture) for talk in talks for picture in talk.pixels])
+    height, width = plan.rows * MERGE, plan.cols * MERGE
+    if plan.kind == "clip":
+        grid = torch.tensor([[plan.parts, height, width]] * plan.size)
+        return {"pixel_values_videos": patches, "video_grid_thw": grid}
+    pictures = plan.size * (plan.parts if plan.kind == "document" else 1)
+    return {"pixel_values": patches, "image_grid_thw": torch.tensor([[1, height, width]] * pictures)}

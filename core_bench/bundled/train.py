@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import Qwen3VLForConditionalGeneration
 
 from core_bench.bundled import architecture
-from core_bench.bundled.batches import Batch, Turns, make_batch
+from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
 from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
 
@@ -31,8 +31,11 @@ class Recipe:
     """Everything that the result depends on besides library versions and the processor's arithmetic."""
 
     seed: int = 0
-    steps: int = 1400
-    probe_steps: int = 100
+    steps: int = 3000
+    probe_steps: int = 200
+    pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
+    reach: int = 2048  # positions by which questions are moved away from the media at most
+    reach_from: int = 500
     batch_size: int = 32
     lr: float = 2e-3
     warmup: int = 100
@@ -59,17 +62,35 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(rising, falling)
 
 
-def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> dict:
-    """Size of the step's pictures: small and sparse first, then mixed sizes up to 10 x 10 cells."""
-    done = step / recipe.steps
-    if done < 0.08:
-        return {"size": recipe.batch_size, "rows": 4, "cols": 4, "objects": (4, 4)}
-    if done < 0.2:
-        return {"size": recipe.batch_size, "rows": 6, "cols": 6, "objects": (4, 8)}
-    rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
-    most = min(16, rows * cols // 2)
-    size = max(8, min(recipe.batch_size, recipe.batch_size * 64 // (rows * cols)))
-    return {"size": size, "rows": rows, "cols": cols, "objects": (4, most)}
+TOKENS = 5000  # of one step, about: conversations are fewer where they are longer
+_TURN_TOKENS = 45
+
+
+def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
+    """What the step trains on: small pictures first, then pictures, documents and clips of mixed sizes."""
+    if step < recipe.pictures_until // 2:
+        return Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4))
+    if step < recipe.pictures_until:
+        return Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8))
+    drawn = rng.random()
+    if drawn < 0.25:
+        rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
+        plan = Plan("picture", 0, 1, rows, cols, (4, min(16, rows * cols // 2)), choice=0.4)
+    elif drawn < 0.45:
+        pages, rows, cols = int(rng.integers(1, 5)), int(rng.integers(4, 9)), int(rng.integers(4, 8))
+        plan = Plan("document", 0, pages, rows, cols, (4, min(12, pages * cols)))
+    else:
+        seconds, rows, cols = int(rng.integers(3, 17)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
+        watched = bool(rng.random() < 0.7)
+        choice, moment = (0.45, 0.4) if watched else (0.8, 0.0)
+        plan = Plan("clip", 0, seconds, rows, cols, (6, 14), choice=choice, moment=moment, one_second=watched)
+    reach = recipe.reach if step >= recipe.reach_from else 0
+    return replace(plan, size=_affordable(plan, recipe.batch_size), reach=reach)
+
+
+def _affordable(plan: Plan, most: int) -> int:
+    media = plan.parts * (plan.rows * plan.cols + (11 if plan.kind == "clip" else 2))
+    return max(4, min(most, TOKENS // (media + plan.max_turns * _TURN_TOKENS)))
 
 
 @contextmanager
@@ -97,15 +118,38 @@ def dropped_heads(
             hook.remove()
 
 
-def losses(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Cross entropy at the answers and at the shape words, and the share of right answers."""
-    hidden = model.model(**batch.inputs, use_cache=False).last_hidden_state
+def losses(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
+    """Cross entropy at the answers and at the shape words, and the share of right answers by kind."""
+    positions = _positions(model, batch)
+    hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
     found = []
     for marks in (batch.answers, batch.aux):
         logits = model.lm_head(hidden[marks[:, 0], marks[:, 1]])
         found.append((functional.cross_entropy(logits, marks[:, 2]), logits.argmax(-1) == marks[:, 2]))
     (answer_loss, right), (aux_loss, _) = found
-    return answer_loss, aux_loss, float(right[::2].float().mean())
+    return answer_loss, aux_loss, _right_by_kind(batch, right)
+
+
+def _positions(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
+    """The model's own M-RoPE positions, int64 [3, rows, columns], with the batch's questions moved away."""
+    grids = {name: grid for name, grid in batch.inputs.items() if name.endswith("grid_thw")}
+    ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"]
+    kinds = batch.inputs["mm_token_type_ids"]
+    positions, _ = model.model.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
+    for row, column, distance in batch.shifts:
+        positions[:, row, column:] += distance
+    return positions
+
+
+def _right_by_kind(batch: Batch, right: torch.Tensor) -> dict[str, float]:
+    """Share of turns whose whole answer was right, for each kind of turn."""
+    ends = [*batch.firsts[1:], len(right)]
+    whole = [bool(right[first:end].all()) for first, end in zip(batch.firsts, ends, strict=True)]
+    kinds = sorted(set(batch.kinds))
+    return {
+        kind: float(np.mean([value for value, of in zip(whole, batch.kinds, strict=True) if of == kind]))
+        for kind in kinds
+    }
 
 
 class Trainer:
@@ -151,7 +195,7 @@ class Trainer:
     def train_step(self) -> dict[str, float]:
         recipe, step = self.recipe, self.step
         rng = np.random.default_rng((recipe.seed, 1, step))
-        batch = make_batch(self.turns, rng, **curriculum(recipe, step, rng))
+        batch = make_batch(self.turns, rng, curriculum(recipe, step, rng))
         rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
         first_layer = 1 if step < recipe.steps else 0
         with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
@@ -164,7 +208,7 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        return {"answer": answer.item(), "aux": aux.item(), "right": right}
+        return {"answer": answer.item(), "aux": aux.item(), **right}
 
     def run(self) -> None:
         began = time.perf_counter()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from core_bench.bundled import train
-from core_bench.bundled.batches import Batch, Turns, make_batch
+from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
 from core_bench.bundled.train import Recipe, Trainer, curriculum, dropped_heads, learning_rate
 from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
@@ -48,11 +48,7 @@ def batch() -> Batch:
     return make_batch(
         Turns(train.architecture.build_tokenizer()),
         np.random.default_rng(0),
-        size=6,
-        rows=4,
-        cols=4,
-        objects=(4, 4),
-        max_turns=2,
+        Plan("picture", 6, 1, 4, 4, (4, 4), max_turns=2),
     )
 
 
@@ -88,6 +84,31 @@ def test_stopped_and_resumed_equals_straight(straight: Trainer, tmp_path: Path, 
     assert_identical(resumed.model.state_dict(), straight.model.state_dict())
     assert_identical(resumed.optimizer.state_dict(), straight.optimizer.state_dict())
     assert list(tmp_path.iterdir()) == [tmp_path / "state.pt"], "no half-written state is left"
+
+
+def test_a_step_of_every_kind_trains(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, replace(TINY, steps=40, pictures_until=1))
+    seen: set[str] = set()
+    for step in range(2, 40):
+        plan = curriculum(trainer.recipe, step, np.random.default_rng((0, 1, step)))
+        if plan.kind not in seen:
+            trainer.step = step
+            seen.add(plan.kind)
+            assert np.isfinite(trainer.train_step()["answer"])
+    assert seen == {"picture", "document", "clip"}
+
+
+def test_questions_move_away_from_the_media_and_nothing_else_does(tmp_path: Path) -> None:
+    trainer = Trainer(TINY, tmp_path)
+    plan = Plan("clip", 6, 4, 3, 3, (4, 6), choice=0.5, moment=0.3, reach=400)
+    batch = make_batch(trainer.turns, np.random.default_rng(1), plan)
+    assert 0 < len(batch.shifts) < plan.size
+    moved = train._positions(trainer.model, batch)
+    plain = train._positions(trainer.model, replace(batch, shifts=()))
+    expected = torch.zeros_like(plain)
+    for row, column, distance in batch.shifts:
+        expected[:, row, column:] = distance
+    assert torch.equal(moved - plain, expected)
 
 
 def test_training_moves_every_part(straight: Trainer, tmp_path: Path) -> None:
@@ -214,7 +235,7 @@ def test_the_warm_start_ties_words_to_the_probes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     warm_start(model, turns, 0, steps=1)
     after = model.get_input_embeddings().weight.detach()
-    tied = sorted([*turns.shape_ids.values(), *turns.color_ids.values()])
+    tied = sorted([*turns.shape_ids.values(), *turns.color_ids.values(), *turns.spaced_color_ids.values()])
     assert (after != before).any(dim=1).nonzero().flatten().tolist() == tied
     torch.testing.assert_close(after[tied].norm(dim=1), before.norm(dim=1).median().expand(len(tied)))
     assert model.lm_head.weight is model.get_input_embeddings().weight
@@ -224,9 +245,9 @@ def test_the_curriculum_and_the_learning_rate_keep_their_bounds() -> None:
     recipe = Recipe()
     for step in range(0, recipe.total_steps, 7):
         drawn = curriculum(recipe, step, np.random.default_rng(step))
-        cells, (fewest, most) = drawn["rows"] * drawn["cols"], drawn["objects"]
+        cells, (fewest, most) = drawn.parts * drawn.rows * drawn.cols, drawn.objects
         assert 1 <= fewest <= most <= min(16, cells), "objects have distinct shapes and cells of their own"
-        assert 8 <= drawn["size"] <= recipe.batch_size
+        assert 4 <= drawn.size <= recipe.batch_size
         assert 0 < learning_rate(recipe, step) <= recipe.lr
     assert learning_rate(recipe, 0) == pytest.approx(recipe.lr / recipe.warmup)
     assert learning_rate(recipe, recipe.steps // 2) == recipe.lr
