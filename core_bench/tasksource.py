@@ -62,7 +62,8 @@ def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, li
 
         folder = ensure(core["generator"], split, Path(data_dir) if data_dir else None)
         where = f"generated {core['generator']}, split {split}"
-        rows = Rows(_read_json([folder / "annotations.jsonl"]), folder, where)
+        names = _data_files(keys, split.partition("@")[0]) if "dataset_kwargs" in keys else ["annotations.jsonl"]
+        rows = Rows(_read_json([folder / name for name in names]), folder, where)
     else:
         path = str(keys["dataset_path"])
         files = _json_files(keys, path, split)
@@ -86,7 +87,12 @@ def _json_files(keys: YamlMap, path: str, split: str) -> list[Path] | None:
         return [_beside(keys, path)]
     if path != "json":
         return None
-    place = keys.place("dataset_path")
+    return [_beside(keys, name, "dataset_kwargs") for name in _data_files(keys, split)]
+
+
+def _data_files(keys: YamlMap, split: str) -> list[str]:
+    """The names under `dataset_kwargs.data_files`, of this split where they are given by split."""
+    place = keys.place("dataset_kwargs" if "dataset_kwargs" in keys else "dataset_path")
     data_files = (keys.get("dataset_kwargs") or {}).get("data_files")
     if isinstance(data_files, dict):
         if split not in data_files:
@@ -95,7 +101,7 @@ def _json_files(keys: YamlMap, path: str, split: str) -> list[Path] | None:
     names: list[Any] = data_files if isinstance(data_files, list) else [data_files]
     if not names or not all(isinstance(name, str) for name in names):
         raise UserError(f"{place}: dataset_kwargs.data_files: expected file names, got {data_files!r}")
-    return [_beside(keys, name, "dataset_kwargs") for name in names]
+    return names
 
 
 def _read_json(files: list[Path]) -> list[Doc | BadRow]:
