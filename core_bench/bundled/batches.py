@@ -19,7 +19,7 @@ from core_bench.bundled import words
 from core_bench.bundled.clip import Clip, make_clip
 from core_bench.bundled.pages import make_document
 from core_bench.bundled.scene import CELL, make_scene
-from core_bench.bundled.turns import Turn, choice_turn, color_turn, document_turn, moment_turn
+from core_bench.bundled.turns import LETTERS, Turn, choice_turn, color_turn, document_turn, moment_turn
 
 PATCH, MERGE, TEMPORAL = 16, 2, 2
 _WRAPPED_RATE = 0.75  # share of clips in the form of the newest processor
@@ -48,13 +48,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Batch:
-    """Model inputs plus, for every supervised position, (row, column, target id); `aux` is the same for the shape
-    words. `kinds[i]` is the kind of turn i, whose first supervised position is `firsts[i]`. `shifts`: (row, first
-    column, distance) of the conversations whose questions are moved away from the media."""
+    """Model inputs plus, for every supervised position, (row, column, target id).
+
+    `aux` has helping targets, by name: the color at the `shape` word of a question, the letter at an `option`, the last
+    digit of the second at the visual tokens of an object (`time`). `kinds[i]` is the kind of turn i, whose first
+    supervised position is `firsts[i]`. `shifts`: (row, first column, distance) of the conversations whose questions
+    are moved away from the media.
+    """
 
     inputs: dict[str, torch.Tensor]
     answers: torch.Tensor  # int64 [n, 3]
-    aux: torch.Tensor  # int64 [m, 3]
+    aux: dict[str, torch.Tensor]  # int64 [m, 3] each
     kinds: tuple[str, ...]
     firsts: tuple[int, ...]
     shifts: tuple[tuple[int, int, int], ...]
@@ -79,6 +83,8 @@ class Turns:
         self.shape_ids = {shape: self._single(" " + shape) for shape in words.SHAPES}
         self.color_ids = {color: self._single(color) for color in words.COLORS}
         self.spaced_color_ids = {color: self._single(" " + color) for color in words.COLORS}
+        self.letter_ids = {letter: self._single(letter) for letter in LETTERS}
+        self.digit_ids = [self._single(digit) for digit in "0123456789"]
         names = ("<|endoftext|>", "<|image_pad|>", "<|video_pad|>")
         self.pad_id, self.image_id, self.video_id = (self._single(name) for name in names)
 
@@ -96,17 +102,19 @@ class Turns:
         one = [*self.encode("<|vision_start|>"), *([self.image_id] * n_visual), *self.encode("<|vision_end|>")]
         return one * parts
 
-    def clip(self, stamps: Sequence[float], n_visual: int, wrapped: bool = True) -> list[int]:
-        """One group of `n_visual` tokens for each time stamp (seconds), as the processor writes them.
+    def clip(self, stamps: Sequence[float], n_visual: int, wrapped: bool = True) -> tuple[list[int], list[int]]:
+        """One group of `n_visual` tokens for each time stamp (seconds), as the processor writes them, and where the
+        visual tokens of each start.
 
         `wrapped`: the processor of transformers 5.24 leaves the template's own vision marks around the groups, older
         ones replace them.
         """
-        ids: list[int] = []
+        ids, starts = list(self.encode("<|vision_start|>")) if wrapped else [], []
         for stamp in stamps:
             ids += self.encode(f"<{stamp:.1f} seconds><|vision_start|>")
+            starts.append(len(ids))
             ids += [*([self.video_id] * n_visual), *self.encode("<|vision_end|>")]
-        return [*self.encode("<|vision_start|>"), *ids, *self.encode("<|vision_end|>")] if wrapped else ids
+        return (ids + self.encode("<|vision_end|>") if wrapped else ids), starts
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,7 @@ class Conversation:
     media_ids: list[int]
     turns: list[Turn]
     system: str | None = None
+    times: tuple[tuple[int, int], ...] = ()  # (index into media_ids, id of the digit) of the objects' visual tokens
 
 
 def _picture(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) -> Conversation:
@@ -169,8 +178,17 @@ def _clip(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) ->
     stamps = [spacing * (second + 0.25) for second in range(plan.parts)]
     asked = [_clip_turn(rng, plan, clip, int(index)) for index in rng.permutation(len(clip.tracks))[: plan.max_turns]]
     system = instructions.MLVU_SYSTEM if rng.random() < _SYSTEM_RATE else None
-    media_ids = turns.clip(stamps, plan.rows * plan.cols, wrapped=bool(rng.random() < _WRAPPED_RATE))
-    return Conversation(clip.pixels, media_ids, asked, system)
+    wrapped = bool(rng.random() < _WRAPPED_RATE)
+    media_ids, starts = turns.clip(stamps, plan.rows * plan.cols, wrapped)
+    times = [
+        (
+            starts[second] + int(box[1] // CELL) * plan.cols + int(box[0] // CELL),
+            turns.digit_ids[int(stamps[second]) % 10],
+        )
+        for track in clip.tracks
+        for second, box in enumerate(track.boxes, start=track.first)
+    ]
+    return Conversation(clip.pixels, media_ids, asked, system, tuple(times))
 
 
 def _clip_turn(rng: np.random.Generator, plan: Plan, clip: Clip, index: int) -> Turn:
@@ -194,11 +212,11 @@ def converse(turns: Turns, rng: np.random.Generator, plan: Plan) -> Conversation
 
 @dataclass
 class Row:
-    """A conversation as token ids; `answers` and `aux` are (column, target id)."""
+    """A conversation as token ids; `answers` and each of `aux` are (column, target id)."""
 
     ids: list[int]
     answers: list[tuple[int, int]]
-    aux: list[tuple[int, int]]
+    aux: dict[str, list[tuple[int, int]]]
     kinds: list[str]
     firsts: list[int]  # into `answers`
     media_end: int  # the first column after the media
@@ -208,13 +226,18 @@ def write_row(turns: Turns, talk: Conversation) -> Row:
     """The conversation as the processor and the chat template write it."""
     opening = f"<|im_start|>system\n{talk.system}<|im_end|>\n" if talk.system else ""
     ids = [*turns.encode(opening + "<|im_start|>user\n"), *talk.media_ids]
-    row = Row(ids, [], [], [], [], len(ids))
+    times = [(len(ids) - len(talk.media_ids) + at, digit) for at, digit in talk.times]
+    row = Row(ids, [], {"shape": [], "option": [], "time": times}, [], [], len(ids))
     for number, turn in enumerate(talk.turns):
         if number:
             ids += turns.encode("<|im_start|>user\n")
         question = turns.encode(f"{turn.text}<|im_end|>\n<|im_start|>assistant\n{turn.prime}")
         if turn.color is not None:
-            row.aux.append((len(ids) + question.index(turns.shape_ids[turn.shape]), turns.color_ids[turn.color]))
+            asked = question.index(turns.shape_ids[turn.shape])
+            row.aux["shape"].append((len(ids) + asked, turns.color_ids[turn.color]))
+            for letter, option in zip(LETTERS, turn.options, strict=False):
+                at = question.index(turns.spaced_color_ids[option], asked)
+                row.aux["option"].append((len(ids) + at, turns.letter_ids[letter]))
         ids += question
         target = turns.encode(f"{turn.answer}<|im_end|>\n")
         row.kinds.append(turn.kind)
@@ -241,17 +264,19 @@ def make_batch(turns: Turns, rng: np.random.Generator, plan: Plan) -> Batch:
         **_pixels(plan, talks),
     }
     answers: list[tuple[int, int, int]] = []
-    aux: list[tuple[int, int, int]] = []
+    aux: dict[str, list[tuple[int, int, int]]] = {"shape": [], "option": [], "time": []}
     shifts: list[tuple[int, int, int]] = []
     kinds, firsts = [], []  # type: list[str], list[int]
     for number, row in enumerate(rows):
         firsts += [len(answers) + first for first in row.firsts]
         kinds += row.kinds
         answers += [(number, column, target) for column, target in row.answers]
-        aux += [(number, column, target) for column, target in row.aux]
+        for name, pairs in row.aux.items():
+            aux[name] += [(number, column, target) for column, target in pairs]
         if plan.reach and rng.random() < 0.5:
             shifts.append((number, row.media_end, int(rng.integers(1, plan.reach))))
-    return Batch(inputs, torch.tensor(answers), torch.tensor(aux), tuple(kinds), tuple(firsts), tuple(shifts))
+    helping = {name: torch.tensor(marks) for name, marks in aux.items() if marks}
+    return Batch(inputs, torch.tensor(answers), helping, tuple(kinds), tuple(firsts), tuple(shifts))
 
 
 def _pixels(plan: Plan, talks: Sequence[Conversation]) -> dict[str, torch.Tensor]:

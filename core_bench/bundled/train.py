@@ -62,6 +62,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(rising, falling)
 
 
+LOG_EVERY = 20  # steps that one line of the log averages
 TOKENS = 5000  # of one step, about: conversations are fewer where they are longer
 _TURN_TOKENS = 45
 
@@ -118,16 +119,20 @@ def dropped_heads(
             hook.remove()
 
 
-def losses(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Cross entropy at the answers and at the shape words, and the share of right answers by kind."""
+def losses(
+    model: Qwen3VLForConditionalGeneration, batch: Batch
+) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, float]]:
+    """Cross entropy at the answers and at the helping targets by name, and the share of right answers by kind."""
     positions = _positions(model, batch)
     hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
-    found = []
-    for marks in (batch.answers, batch.aux):
-        logits = model.lm_head(hidden[marks[:, 0], marks[:, 1]])
-        found.append((functional.cross_entropy(logits, marks[:, 2]), logits.argmax(-1) == marks[:, 2]))
-    (answer_loss, right), (aux_loss, _) = found
-    return answer_loss, aux_loss, _right_by_kind(batch, right)
+
+    def logits(marks: torch.Tensor) -> torch.Tensor:
+        return model.lm_head(hidden[marks[:, 0], marks[:, 1]])
+
+    answers = logits(batch.answers)
+    aux = {name: functional.cross_entropy(logits(marks), marks[:, 2]) for name, marks in batch.aux.items()}
+    right = _right_by_kind(batch, answers.argmax(-1) == batch.answers[:, 2])
+    return functional.cross_entropy(answers, batch.answers[:, 2]), aux, right
 
 
 def _positions(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
@@ -150,6 +155,12 @@ def _right_by_kind(batch: Batch, right: torch.Tensor) -> dict[str, float]:
         kind: float(np.mean([value for value, of in zip(whole, batch.kinds, strict=True) if of == kind]))
         for kind in kinds
     }
+
+
+def _averages(figures: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each figure over the steps that have it."""
+    names = sorted({name for step in figures for name in step})
+    return {name: round(float(np.mean([step[name] for step in figures if name in step])), 4) for name in names}
 
 
 class Trainer:
@@ -200,7 +211,7 @@ class Trainer:
         first_layer = 1 if step < recipe.steps else 0
         with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
             answer, aux, right = losses(self.model, batch)
-        loss = answer + aux if step < recipe.aux_until * recipe.steps else answer
+        loss = answer + sum(aux.values()) if step < recipe.aux_until * recipe.steps else answer
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -208,17 +219,18 @@ class Trainer:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.step += 1
-        return {"answer": answer.item(), "aux": aux.item(), **right}
+        return {"answer": answer.item(), **{f"aux {name}": value.item() for name, value in aux.items()}, **right}
 
     def run(self) -> None:
-        began = time.perf_counter()
+        began, recent = time.perf_counter(), []  # type: float, list[dict[str, float]]
         while self.step < self.recipe.total_steps:
-            figures = self.train_step()
-            if self.step % 20 == 0:
-                entry = {"step": self.step, **{name: round(value, 4) for name, value in figures.items()}}
+            recent.append(self.train_step())
+            if self.step % LOG_EVERY == 0:
+                entry = {"step": self.step, **_averages(recent)}
+                recent.clear()
                 self.log.append(entry)
                 print(entry, f"{time.perf_counter() - began:.0f} s", flush=True)
-            if self.step % 100 == 0 or self.step == self.recipe.total_steps:
+            if self.step % (5 * LOG_EVERY) == 0 or self.step == self.recipe.total_steps:
                 self.save()
 
     def export(self) -> Path:

@@ -12,13 +12,13 @@ from core_bench.bundled import words
 from core_bench.bundled.clip import Track
 from core_bench.bundled.scene import Object
 
-OPTIONS = 4
+LETTERS = ("A", "B", "C", "D")
 
 
 @dataclass(frozen=True)
 class Turn:
     """One question with its answer; `prime` opens the answer. `color` is that of the asked `shape`, None if it is
-    absent. `kind` names the sort of answer for the log."""
+    absent. `options` in the order of LETTERS. `kind` names the sort of answer for the log."""
 
     kind: str
     text: str
@@ -26,6 +26,7 @@ class Turn:
     shape: str
     color: str | None
     prime: str = ""
+    options: tuple[str, ...] = ()
 
 
 def _color_question(rng: np.random.Generator, shape: str) -> str:
@@ -51,19 +52,19 @@ def options_for(rng: np.random.Generator, color: str, others: Sequence[str]) -> 
     wrong = [str(name) for name in rng.permutation(wrong)]
     spare = [name for name in words.COLORS if name != color and name not in wrong]
     wrong += [str(name) for name in rng.permutation(spare)]
-    return [str(name) for name in rng.permutation([color, *wrong[: OPTIONS - 1]])]
+    return [str(name) for name in rng.permutation([color, *wrong[: len(LETTERS) - 1]])]
 
 
 def choice_turn(rng: np.random.Generator, thing: Object | Track, others: Sequence[str], mlvu: bool) -> Turn:
     """Multiple choice as in MLVU or Video-MME; `others` are the colors of the other things in sight."""
     options = options_for(rng, thing.color, others)
     question = _color_question(rng, thing.shape)
-    letter = chr(ord("A") + options.index(thing.color))
+    letter = LETTERS[options.index(thing.color)]
     if mlvu:
         text = instructions.MLVU.format(question=question, options=instructions.lettered_brackets(options))
-        return Turn("mlvu", text, letter, thing.shape, thing.color, instructions.MLVU_PRIME)
+        return Turn("mlvu", text, letter, thing.shape, thing.color, instructions.MLVU_PRIME, tuple(options))
     text = instructions.VIDEOMME.format(question=question, options=instructions.lettered_dots(options))
-    return Turn("videomme", text, letter, thing.shape, thing.color)
+    return Turn("videomme", text, letter, thing.shape, thing.color, options=tuple(options))
 
 
 def moment_turn(rng: np.random.Generator, track: Track) -> Turn:

@@ -94,10 +94,17 @@ def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -
     talk = converse(turns, np.random.default_rng(seed), PLANS[name])
     row = write_row(turns, talk)
     asked = [turn for turn in talk.turns if turn.color is not None]
-    assert len(row.aux) == len(asked)
-    for (column, target), turn in zip(row.aux, asked, strict=True):
+    for (column, target), turn in zip(row.aux["shape"], asked, strict=True):
         assert turns.tokenizer.decode([row.ids[column]]) == " " + turn.shape
         assert turns.tokenizer.decode([target]) == turn.color
+    options = [option for turn in talk.turns for option in zip("ABCD", turn.options, strict=False)]
+    for (column, target), (letter, color) in zip(row.aux["option"], options, strict=True):
+        assert turns.tokenizer.decode(row.ids[column - 2 : column + 1]) in (f"{letter}. {color}", f"{letter}) {color}")
+        assert turns.tokenizer.decode([target]) == letter
+    for column, target in row.aux["time"]:
+        stamp = turns.tokenizer.decode(row.ids[: column + 1]).split("<|vision_start|>")[-2].split("<")[-1]
+        assert re.fullmatch(r"\d*(\d)\.\d seconds>", stamp)[1] == turns.tokenizer.decode([target])  # type: ignore[index]
+        assert row.ids[column] == turns.video_id
     ends = [*row.firsts[1:], len(row.answers)]
     for first, end, turn in zip(row.firsts, ends, talk.turns, strict=True):
         said = turns.tokenizer.decode([target for _, target in row.answers[first:end]])
