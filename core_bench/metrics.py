@@ -6,7 +6,7 @@ A prediction that names no possible answer scores 0 and is flagged `unparsed`, s
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from core_bench.answers import letter_of, normalise, read_choice, read_known
@@ -16,10 +16,14 @@ from core_bench.schema import Box
 
 @dataclass(frozen=True)
 class Score:
-    """Metric name -> value, and whether no answer could be read."""
+    """Metric name -> value, and whether no answer could be read.
+
+    `groups`: metric name -> the sample's group, for a metric that is the unweighted mean of its groups' means.
+    """
 
     scores: dict[str, float]
     unparsed: bool
+    groups: dict[str, str] = field(default_factory=dict)
 
 
 def exact_match(prediction: str, target: Any, choices: Sequence[str] = ()) -> tuple[float, bool]:

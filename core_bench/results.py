@@ -58,6 +58,8 @@ def build_record(
     is written first and compared. baseline: the arm that others are compared with ("none" or "dense"); it is also the
     dense arm of speed-ups. ram: see `ram_record`. controls: task -> {"chance", "image_blind"}.
 
+    A row with {"groups": {metric: group}} makes this metric the unweighted mean of its groups' means.
+
     Failed rows are counted and never scored. The value of a random arm is the mean over samples of each sample's mean
     over draws; its standard error is that of the samples, and `draw_sd` tells how much the draws differ.
     Raises ValueError naming the field that breaks the schema, or the rows of an arm without a plan.
@@ -85,10 +87,13 @@ def build_record(
     return record
 
 
-def metric_of(values: Sequence[float], clusters: Sequence[str]) -> JSON:
-    """A mean with its clustered standard error and 95% interval, as the record holds a metric."""
-    mean, stderr = clustered_mean(values, clusters)
-    return _metric(mean, stderr, ci95(values, clusters), len(values))
+def metric_of(values: Sequence[float], clusters: Sequence[str], groups: Sequence[str] | None = None) -> JSON:
+    """A mean with its clustered standard error and 95% interval, as the record holds a metric.
+
+    `groups`: the group of each value, for a metric that is the unweighted mean of its groups' means.
+    """
+    mean, stderr = clustered_mean(values, clusters, groups)
+    return _metric(mean, stderr, ci95(values, clusters, groups), len(values))
 
 
 def strip_times(record: JSON) -> JSON:
@@ -185,7 +190,8 @@ def _arm(rows: list[Row], plan: JSON, headline: str | None, base: list[Row] | No
     if base is not None and headline is not None:
         a, clusters = _by_id(rows, headline)
         b, base_clusters = _by_id(base, headline)
-        delta = paired_delta(a, b, clusters | base_clusters)
+        groups = _groups([*rows, *base], headline)
+        delta = paired_delta(a, b, clusters | base_clusters, groups)
         if delta is not None:
             body["delta"] = {**_metric(delta.value, delta.stderr, delta.ci95, delta.n), "metric": headline}
     prefill = _prefill(rows, base)
@@ -207,7 +213,12 @@ def _scored(rows: list[Row], headline: str | None) -> JSON:
     metrics = {}
     for name in names:
         values, clusters = _by_id(good, name)
-        metrics[name] = metric_of(list(values.values()), [clusters[i] for i in values])
+        groups = _groups(good, name)
+        metrics[name] = metric_of(
+            list(values.values()),
+            [clusters[i] for i in values],
+            None if groups is None else [groups[i] for i in values],
+        )
     return {
         "metrics": metrics,
         "n_scored": sum(bool(row.get("scores")) for row in good),
@@ -229,6 +240,12 @@ def _by_id(rows: list[Row], metric: str) -> tuple[dict[str, float], dict[str, st
             scores[row["id"]].append(row["scores"][metric])
             clusters[row["id"]] = row["cluster"]
     return {i: statistics.fmean(values) for i, values in scores.items()}, clusters
+
+
+def _groups(rows: list[Row], metric: str) -> dict[str, str] | None:
+    """Group of each sample, where the rows give one for this metric."""
+    found = {row["id"]: row["groups"][metric] for row in rows if metric in row.get("groups", {})}
+    return found or None
 
 
 def _times(rows: list[Row], name: str) -> dict[str, float]:

@@ -103,6 +103,7 @@ def scored_fields(sample: Sample, prepared: Prepared, prediction: str, score: Sc
         "prediction": prediction,
         "target": sample.target,
         "scores": dict(score.scores),
+        **({"groups": dict(score.groups)} if score.groups else {}),
         "failure": None,
         "unparsed": score.unparsed,
         "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},

@@ -29,37 +29,50 @@ class Delta:
     n: int
 
 
-def clustered_mean(values: Sequence[float], clusters: Sequence[Hashable]) -> tuple[float, float | None]:
+def clustered_mean(
+    values: Sequence[float], clusters: Sequence[Hashable], strata: Sequence[Hashable] | None = None
+) -> tuple[float, float | None]:
     """Mean of `values` (n,) and its cluster-robust standard error; None for the latter with fewer than two clusters.
 
     stderr = sqrt(G / (G - 1) * sum over clusters g of (sum over i in g of (x_i - mean))^2) / n.
     Source: Miller, "Adding Error Bars to Evals" (2024), eq. 4, with the small-sample factor G / (G - 1) as inspect_ai
     applies it. With one sample a cluster this is the usual sd / sqrt(n).
+
+    `strata` (n,): the mean is the unweighted mean of the H strata's means, and x_i - mean becomes
+    n / (H n_h) * (x_i - mean of its stratum h), with the factor G / (G - H); None for the error unless G > H. Which
+    samples there are of each stratum is taken as given (Cochran, "Sampling Techniques", 5.6).
     Raises ValueError on empty, non-finite or unequally long input.
     """
     x = _checked(values, clusters)
     mean = _mean(x)
     codes, n_clusters = _codes(clusters)
-    if n_clusters < 2:
+    residuals, n_strata = x - mean, 1
+    if strata is not None:
+        weights, means, n_strata = _stratified(x, strata)
+        mean = _mean(x) if bool(np.all(x == x[0])) else float(weights @ x)
+        residuals = len(x) * weights * (x - means)
+    if n_clusters <= n_strata:
         return mean, None
-    sums = np.bincount(codes, weights=x - mean, minlength=n_clusters)
-    variance = float(np.sum(sums**2)) * n_clusters / (n_clusters - 1)
+    sums = np.bincount(codes, weights=residuals, minlength=n_clusters)
+    variance = float(np.sum(sums**2)) * n_clusters / (n_clusters - n_strata)
     return mean, math.sqrt(variance) / len(x)
 
 
-def ci95(values: Sequence[float], clusters: Sequence[Hashable]) -> Interval | None:
-    """95% interval of the mean of `values` (n,), None with fewer than two clusters.
+def ci95(
+    values: Sequence[float], clusters: Sequence[Hashable], strata: Sequence[Hashable] | None = None
+) -> Interval | None:
+    """95% interval of the mean of `values` (n,), None with fewer than two clusters; `strata` as in `clustered_mean`.
 
     Values that are all 0 or 1 get a Wilson score interval (Wilson 1927) with n replaced by the effective sample size
     p (1 - p) / stderr^2, never above n, and by the number of clusters where p is 0 or 1. So 50 right out of 50 is not
     [1, 1]. Other values get mean +- t * stderr, cut to [0, 1] if all of them lie there.
     """
     x = _checked(values, clusters)
-    mean, stderr = clustered_mean(values, clusters)
+    mean, stderr = clustered_mean(values, clusters, strata)
     _, n_clusters = _codes(clusters)
     if stderr is None:
         return None
-    t = _t975(n_clusters - 1)
+    t = _t975(n_clusters - (1 if strata is None else len(set(strata))))
     if bool(np.all((x == 0) | (x == 1))):
         return _wilson(mean, _effective_n(mean * (1 - mean), stderr, len(x), n_clusters), t)
     low, high = mean - t * stderr, mean + t * stderr
@@ -69,9 +82,14 @@ def ci95(values: Sequence[float], clusters: Sequence[Hashable]) -> Interval | No
 
 
 def paired_delta(
-    a_by_id: Mapping[str, float], b_by_id: Mapping[str, float], clusters: Mapping[str, Hashable]
+    a_by_id: Mapping[str, float],
+    b_by_id: Mapping[str, float],
+    clusters: Mapping[str, Hashable],
+    strata: Mapping[str, Hashable] | None = None,
 ) -> Delta | None:
     """Mean of a - b over the ids that both hold, with a clustered standard error; None if they share no id.
+
+    `strata`: id -> stratum; the mean is then that of the strata's means, see `clustered_mean`.
 
     Differences that are all -1, 0 or 1 (both arms right or wrong) get the interval of Agresti and Min (2005, "Wald+2"):
     half a sample is added to each cell of the 2x2 table, at the effective sample size (see `ci95`), so that two arms
@@ -82,15 +100,19 @@ def paired_delta(
         return None
     differences = [a_by_id[i] - b_by_id[i] for i in ids]
     groups = [clusters[i] for i in ids]
-    value, stderr = clustered_mean(differences, groups)
+    parts = None if strata is None else [strata[i] for i in ids]
+    value, stderr = clustered_mean(differences, groups, parts)
     interval = None
     if stderr is not None:
         d = np.asarray(differences, dtype=np.float64)
         _, n_clusters = _codes(groups)
-        t = _t975(n_clusters - 1)
+        weights, n_strata = np.full(len(d), 1 / len(d)), 1
+        if parts is not None:
+            weights, _, n_strata = _stratified(d, parts)
+        t = _t975(n_clusters - n_strata)
         if bool(np.all((d == -1) | (d == 0) | (d == 1))):
-            n_effective = _effective_n(float(np.var(d)), stderr, len(d), n_clusters)
-            interval = _wald_plus_2(float(np.mean(d == 1)), float(np.mean(d == -1)), n_effective, t)
+            n_effective = _effective_n(float(weights @ (d - value) ** 2), stderr, len(d), n_clusters)
+            interval = _wald_plus_2(float(weights @ (d == 1)), float(weights @ (d == -1)), n_effective, t)
         else:
             interval = (value - t * stderr, value + t * stderr)
     return Delta(value=value, stderr=stderr, ci95=interval, n=len(ids))
@@ -161,6 +183,16 @@ def _checked(values: Sequence[float], clusters: Sequence[Hashable]) -> Floats:
 def _mean(x: Floats) -> float:
     # Equal values must have exactly that mean: rounding would turn a standard error of zero into 1e-17.
     return float(x[0]) if bool(np.all(x == x[0])) else float(np.mean(x))
+
+
+def _stratified(x: Floats, strata: Sequence[Hashable]) -> tuple[Floats, Floats, int]:
+    """Weights (n,) that sum to 1 and to the same in every stratum, each value's stratum mean (n,), and how many."""
+    if len(strata) != len(x):
+        raise ValueError(f"expected as many strata as values, got {len(strata)} and {len(x)}")
+    codes, n_strata = _codes(strata)
+    counts = np.bincount(codes, minlength=n_strata)
+    means = np.bincount(codes, weights=x, minlength=n_strata) / counts
+    return 1 / (n_strata * counts[codes]), means[codes], n_strata
 
 
 def _codes(clusters: Sequence[Hashable]) -> tuple[NDArray[np.int64], int]:

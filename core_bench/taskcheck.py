@@ -32,7 +32,7 @@ def check_task(keys: YamlMap, core: YamlMap, path: Path) -> None:
         (keys, ("dataset_path", "dataset_name", "test_split"), str, "text"),
         (core, ("generator", "headline"), str, "text"),
         (keys, ("dataset_kwargs", "generation_kwargs", "lmms_eval_specific_kwargs"), YamlMap, "a mapping"),
-        (core, ("splits",), YamlMap, "a mapping"),
+        (core, ("splits", "groups"), YamlMap, "a mapping"),
         (core, ("question", "phrase", "cluster", "system", "prime", "id"), text_or_function, "text or a !function"),
         (core, ("evidence",), text_or_function, "the name of a column or a !function"),
         (core, ("choices",), str | list | FunctionRef, "a column, a list or a !function"),
@@ -119,6 +119,13 @@ def _check_core(keys: YamlMap, core: YamlMap) -> None:
         raise UserError(f"{core.place('default_for')}: default_for: expected a list of modes, got {default_for!r}")
     for mode in default_for:
         one_of(f"{core.place('default_for')}: default_for", str(mode), MODES)
+    groups = core.get("groups") or YamlMap()
+    for key in groups:
+        names = [entry["metric"] for entry in keys.get("metric_list") or []]
+        if key not in names:
+            expected = f"expected one of {', '.join(names) or 'the metrics of metric_list'}"
+            raise UserError(f"{groups.place(key)}: groups: {expected}, got {key!r}")
+        _expect(groups, key, str | FunctionRef, "a column or a !function")
     media = core.get("media")
     if isinstance(media, YamlMap):
         for key in media:

@@ -94,7 +94,7 @@ def lettered(choices: Sequence[str]) -> str:
 
 def media_of(source: Any, doc: Doc, base: Path) -> tuple[tuple[Media, ...], str]:
     """The media of a row with paths from `base`, and the first one's path as the row writes it."""
-    found = call(source, doc, "media") if isinstance(source, FunctionRef) else _from_columns(source, doc)
+    found = call(source, doc, "media", base=base) if isinstance(source, FunctionRef) else _from_columns(source, doc)
     if not isinstance(found, list | tuple) or not all(isinstance(item, Media) for item in found):
         raise SampleError(f"media: expected a list of Media, got {found!r}")
     if not found:
@@ -140,10 +140,10 @@ def _page(cell: Any) -> int:
     return cell
 
 
-def evidence_of(source: Any, doc: Doc, n_media: int) -> tuple[Region, ...]:
+def evidence_of(source: Any, doc: Doc, n_media: int, base: Path) -> tuple[Region, ...]:
     """Regions by function, or of a column of `{"medium": 0, "box": [x0, y0, x1, y1], "frame": null}` objects."""
     if isinstance(source, FunctionRef):
-        found = call(source, doc, "evidence")
+        found = call(source, doc, "evidence", base=base)
     else:
         cells = doc.get("evidence") if source is None else value_of(source, doc, "evidence")
         if cells is not None and not isinstance(cells, list):

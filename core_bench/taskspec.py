@@ -128,29 +128,36 @@ class TaskSpec:
             prediction = prediction.partition(stop)[0]
         function = self.keys.get("process_results")
         if function is not None:
-            return self._checked(call(function, dict(sample.doc), "process_results", [prediction]), function)
-        values = {name: METRICS[name](prediction, sample.target, sample.choices) for name in self.metrics}
-        return Score(
-            scores={name: value for name, (value, _) in values.items()},
-            unparsed=any(unparsed for _, unparsed in values.values()),
-        )
+            scores, unparsed = self._checked(
+                call(function, dict(sample.doc), "process_results", [prediction]), function
+            )
+        else:
+            values = {name: METRICS[name](prediction, sample.target, sample.choices) for name in self.metrics}
+            scores = {name: value for name, (value, _) in values.items()}
+            unparsed = any(flag for _, flag in values.values())
+        sources = {name: source for name, source in (self.core.get("groups") or {}).items() if name in scores}
+        groups = {
+            name: as_text(value_of(source, dict(sample.doc), "groups"), "groups") for name, source in sources.items()
+        }
+        return Score(scores=scores, unparsed=unparsed, groups=groups)
 
     def _stops(self) -> list[str]:
         until = self.generation_kwargs.get("until") or []
         return [until] if isinstance(until, str) else list(until)
 
-    def _checked(self, result: Any, function: FunctionRef) -> Score:
+    def _checked(self, result: Any, function: FunctionRef) -> tuple[dict[str, float], bool]:
+        """The numbers of `process_results`; a metric of None does not apply to the sample and is left out."""
         expected = f"{function.place}: process_results: expected a dict with {', '.join(self.metrics)}"
         if not isinstance(result, dict):
             raise UserError(f"{expected}, got {type(result).__name__}")
         missing = [name for name in self.metrics if name not in result]
         if missing:
             raise UserError(f"{expected}, got {', '.join(map(str, result)) or 'an empty one'}")
-        for name in self.metrics:
-            if not isinstance(result[name], int | float) or not math.isfinite(result[name]):
-                raise UserError(f"{function.place}: process_results: {name}: expected a number, got {result[name]!r}")
-        scores = {name: float(result[name]) for name in self.metrics}
-        return Score(scores=scores, unparsed=bool(result.get(UNPARSED, False)))
+        given = {name: result[name] for name in self.metrics if result[name] is not None or name == self.headline}
+        for name, value in given.items():
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise UserError(f"{function.place}: process_results: {name}: expected a number, got {value!r}")
+        return {name: float(value) for name, value in given.items()}, bool(result.get(UNPARSED, False))
 
     def _sample(self, doc: Doc | BadRow, number: int, rows: Rows) -> Sample | FailedSample:
         name, cluster = f"row {number}", ""
@@ -174,7 +181,7 @@ class TaskSpec:
                 **self._texts(doc, choices),
                 target=target,
                 choices=choices,
-                evidence=evidence_of(self.core.get("evidence"), doc, len(media)),
+                evidence=evidence_of(self.core.get("evidence"), doc, len(media), rows.base),
                 doc=doc,
             )
         except SampleError as error:

@@ -195,7 +195,8 @@ class RowTimes(Strict):
 
 
 class SampleRow(Strict):
-    """One sample under one arm. `ram`, `placebo` ([layers][heads]) and `chance` belong to arm "detect" alone."""
+    """One sample under one arm. `ram`, `placebo` ([layers][heads]) and `chance` belong to arm "detect" alone.
+    `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg)."""
 
     task: str
     id: str
@@ -205,6 +206,7 @@ class SampleRow(Strict):
     prediction: str | None = None
     target: Any = None
     scores: dict[str, float] = {}
+    groups: dict[str, str] = {}
     failure: str | None
     unparsed: bool = False
     tokens: RowTokens | None = None
@@ -218,6 +220,8 @@ class SampleRow(Strict):
     def _failed_rows_have_no_score(self) -> SampleRow:
         if self.failure is not None and self.scores:
             raise ValueError("a failed sample has no scores")
+        if extra := self.groups.keys() - self.scores.keys():
+            raise ValueError(f"a group for {min(extra)!r}, which is not scored")
         return self
 
 
