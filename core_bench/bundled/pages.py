@@ -18,7 +18,7 @@ from core_bench.schema import Box
 FONT_PIXELS = 14  # height of a line of text at the rendered resolution
 LINES = 2  # of text in a row of cells
 _WIDEST = 7.6  # pixels: what a character takes on average, generously
-_MARGIN = 6  # pixels
+MARGIN = 6  # pixels left and right of text
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _make_page(rng: np.random.Generator, rows: int, cols: int, shapes: list[str]
 
 
 def _paragraph(rng: np.random.Generator, row: int, cols: int) -> list[Line]:
-    room = int((cols * CELL - 2 * _MARGIN) / _WIDEST)
+    room = int((cols * CELL - 2 * MARGIN) / _WIDEST)
     lines = []
     for number in range(LINES):
         text = ""
@@ -85,7 +85,7 @@ def _paragraph(rng: np.random.Generator, row: int, cols: int) -> list[Line]:
                 break
             text = f"{text} {word}".strip()
         if text:
-            lines.append(Line(_MARGIN, row * CELL + 1 + number * (CELL // LINES), text))
+            lines.append(Line(MARGIN, row * CELL + 1 + number * (CELL // LINES), text))
     return lines
 
 
