@@ -56,8 +56,6 @@ def _near(truth: float, prediction: str) -> bool:
         said = float(clean(prediction))
     except ValueError:
         return False
-    if not math.isfinite(said):
-        return False
     return any(
         math.isclose(item, said, rel_tol=_RELATIVE) or _equal_when_rounded(item, said)
         for item in (truth / 100, truth, truth * 100)
@@ -148,7 +146,7 @@ def extract(reply: str, answer_format: str) -> str | None:
     """
     lines = [re.sub(r"[*_`]{2,}|`", "", line).strip() for line in reply.splitlines()]
     text = next((line for line in lines if line), "")
-    text = _LEAD_IN.sub("", text).strip().removesuffix(".").strip()
+    text = re.sub(r"(?<!\.m)\.$", "", _LEAD_IN.sub("", text).strip()).strip()  # "2 p.m." keeps its dot
     if normalise(text).startswith(normalise(NOT_ANSWERABLE)):
         return NOT_ANSWERABLE
     if not text:
