@@ -72,6 +72,7 @@ _CORPUS_EXTRA = (
     " What shape is the object next to",
     " In which frame does it appear? Describe the picture and the document.",
 )
+_OFTEN = 1000
 
 
 def corpus() -> list[str]:
@@ -81,7 +82,10 @@ def corpus() -> list[str]:
     for shape in words.SHAPES:
         asked = [template.format(phrase=words.phrase(shape)) for template in templates]
         texts += asked + [" " + text for text in asked]
-    return texts + [text for name in (*words.COLORS, *words.SHAPES) for text in (name, " " + name)]
+    texts += [text for name in words.SHAPES for text in (name, " " + name)]
+    # Said often and never behind a space: " red" stays a space and the token of "red", so that the color of an option
+    # and of an answer are one token. As two tokens they compete as answers, and training tears them apart.
+    return texts + [name for name in words.COLORS for _ in range(_OFTEN)]
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

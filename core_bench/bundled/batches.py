@@ -6,8 +6,8 @@ the real processors do (tested to equal them), ten times faster.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -22,6 +22,7 @@ from core_bench.bundled.scene import CELL, make_scene
 from core_bench.bundled.turns import LETTERS, Turn, choice_turn, color_turn, document_turn, moment_turn
 
 PATCH, MERGE, TEMPORAL = 16, 2, 2
+LOOKS = ("option", "first", "last")  # what an answer is read off: the right option, an object's first and last second
 _WRAPPED_RATE = 0.75  # share of clips in the form of the newest processor
 _SYSTEM_RATE = 0.25  # share of clip conversations that open with MLVU's system message
 
@@ -50,8 +51,10 @@ class Plan:
 class Batch:
     """Model inputs plus, for every supervised position, (row, column, target id).
 
-    `aux` has helping targets, by name: the color at the `shape` word of a question, the letter at an `option`, the last
-    digit of the second at the visual tokens of an object (`time`). `kinds[i]` is the kind of turn i, whose first
+    `aux` has helping targets, by name: the color at the `shape` word of a question, the letter at an `option`, at the
+    visual tokens of an object the last digit of the second (`time`) and whether it is its first one (`begins`), where
+    the letter of an option is said its color (`choice`), and where a moment is said the `asked` shape. `looks`: by name
+    of LOOKS, (row, column of an answer, column where it stands). `kinds[i]` is the kind of turn i, whose first
     supervised position is `firsts[i]`. `shifts`: (row, first column, distance) of the conversations whose questions
     are moved away from the media.
     """
@@ -59,6 +62,7 @@ class Batch:
     inputs: dict[str, torch.Tensor]
     answers: torch.Tensor  # int64 [n, 3]
     aux: dict[str, torch.Tensor]  # int64 [m, 3] each
+    looks: dict[str, torch.Tensor]  # int64 [m, 3] each
     kinds: tuple[str, ...]
     firsts: tuple[int, ...]
     shifts: tuple[tuple[int, int, int], ...]
@@ -82,9 +86,9 @@ class Turns:
         self.encode = lru_cache(maxsize=65536)(self._encode)
         self.shape_ids = {shape: self._single(" " + shape) for shape in words.SHAPES}
         self.color_ids = {color: self._single(color) for color in words.COLORS}
-        self.spaced_color_ids = {color: self._single(" " + color) for color in words.COLORS}
         self.letter_ids = {letter: self._single(letter) for letter in LETTERS}
         self.digit_ids = [self._single(digit) for digit in "0123456789"]
+        self.yes_id, self.no_id = self._single("yes"), self._single("no")
         names = ("<|endoftext|>", "<|image_pad|>", "<|video_pad|>")
         self.pad_id, self.image_id, self.video_id = (self._single(name) for name in names)
 
@@ -125,7 +129,8 @@ class Conversation:
     media_ids: list[int]
     turns: list[Turn]
     system: str | None = None
-    times: tuple[tuple[int, int], ...] = ()  # (index into media_ids, id of the digit) of the objects' visual tokens
+    marks: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)  # (index into media_ids, target id)
+    places: Mapping[tuple[str, int], int] = field(default_factory=dict)  # (shape, second) -> index into media_ids
 
 
 def _picture(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) -> Conversation:
@@ -147,7 +152,7 @@ def _document(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int
     absent = sorted(set(words.SHAPES) - {thing.shape for thing in things})
     asked = []
     for index in rng.permutation(len(things))[: plan.max_turns]:
-        if absent and rng.random() < 0.25:
+        if absent and rng.random() < 0.2:
             asked.append(document_turn(rng, str(rng.choice(absent)), None))
         elif rng.random() < 0.6:
             asked.append(document_turn(rng, things[index].shape, things[index].color))
@@ -180,15 +185,16 @@ def _clip(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int) ->
     system = instructions.MLVU_SYSTEM if rng.random() < _SYSTEM_RATE else None
     wrapped = bool(rng.random() < _WRAPPED_RATE)
     media_ids, starts = turns.clip(stamps, plan.rows * plan.cols, wrapped)
-    times = [
-        (
-            starts[second] + int(box[1] // CELL) * plan.cols + int(box[0] // CELL),
-            turns.digit_ids[int(stamps[second]) % 10],
-        )
-        for track in clip.tracks
-        for second, box in enumerate(track.boxes, start=track.first)
-    ]
-    return Conversation(clip.pixels, media_ids, asked, system, tuple(times))
+    places: dict[tuple[str, int], int] = {}
+    times, begins = [], []
+    for track in clip.tracks:
+        for second, (x0, y0, _, _) in enumerate(track.boxes, start=track.first):
+            at = starts[second] + int(y0 // CELL) * plan.cols + int(x0 // CELL)
+            places[track.shape, second] = at
+            times.append((at, turns.digit_ids[int(stamps[second]) % 10]))
+            begins.append((at, turns.yes_id if second == track.first else turns.no_id))
+    marks = {"time": tuple(times), "begins": tuple(begins)}
+    return Conversation(clip.pixels, media_ids, asked, system, marks, places)
 
 
 def _clip_turn(rng: np.random.Generator, plan: Plan, clip: Clip, index: int) -> Turn:
@@ -212,11 +218,12 @@ def converse(turns: Turns, rng: np.random.Generator, plan: Plan) -> Conversation
 
 @dataclass
 class Row:
-    """A conversation as token ids; `answers` and each of `aux` are (column, target id)."""
+    """A conversation as token ids; `answers` and each of `aux` are (column, target id), `looks` (column, looked at)."""
 
     ids: list[int]
     answers: list[tuple[int, int]]
     aux: dict[str, list[tuple[int, int]]]
+    looks: dict[str, list[tuple[int, int]]]
     kinds: list[str]
     firsts: list[int]  # into `answers`
     media_end: int  # the first column after the media
@@ -226,8 +233,10 @@ def write_row(turns: Turns, talk: Conversation) -> Row:
     """The conversation as the processor and the chat template write it."""
     opening = f"<|im_start|>system\n{talk.system}<|im_end|>\n" if talk.system else ""
     ids = [*turns.encode(opening + "<|im_start|>user\n"), *talk.media_ids]
-    times = [(len(ids) - len(talk.media_ids) + at, digit) for at, digit in talk.times]
-    row = Row(ids, [], {"shape": [], "option": [], "time": times}, [], [], len(ids))
+    before = len(ids) - len(talk.media_ids)
+    aux: dict[str, list[tuple[int, int]]] = {"shape": [], "option": [], "choice": [], "asked": []}
+    aux |= {name: [(before + at, target) for at, target in marks] for name, marks in talk.marks.items()}
+    row = Row(ids, [], aux, {name: [] for name in LOOKS}, [], [], len(ids))
     for number, turn in enumerate(talk.turns):
         if number:
             ids += turns.encode("<|im_start|>user\n")
@@ -236,15 +245,31 @@ def write_row(turns: Turns, talk: Conversation) -> Row:
             asked = question.index(turns.shape_ids[turn.shape])
             row.aux["shape"].append((len(ids) + asked, turns.color_ids[turn.color]))
             for letter, option in zip(LETTERS, turn.options, strict=False):
-                at = question.index(turns.spaced_color_ids[option], asked)
-                row.aux["option"].append((len(ids) + at, turns.letter_ids[letter]))
+                at = len(ids) + question.index(turns.color_ids[option], asked)
+                row.aux["option"].append((at, turns.letter_ids[letter]))
+                if letter == turn.answer:
+                    row.looks["option"].append((len(ids) + len(question) - 1, at))
         ids += question
         target = turns.encode(f"{turn.answer}<|im_end|>\n")
         row.kinds.append(turn.kind)
         row.firsts.append(len(row.answers))
+        if turn.options and turn.color is not None:
+            row.aux["choice"].append((len(ids) - 1, turns.color_ids[turn.color]))
+        if turn.moment is not None:
+            for name, second, digits in _digits(turn.moment):
+                at = before + talk.places[turn.shape, second]
+                row.looks[name] += [(len(ids) - 1 + digit, at) for digit in digits]
+                row.aux["asked"] += [(len(ids) - 1 + digit, turns.shape_ids[turn.shape]) for digit in digits]
         row.answers += [(len(ids) - 1 + at, token) for at, token in enumerate(target[:-1])]
         ids += target
     return row
+
+
+def _digits(moment: tuple[int, int]) -> list[tuple[str, int, range]]:
+    """For the start and the end of "12-15": where to look (LOOKS), the second to look at, the digits' places."""
+    first, end = moment
+    dash = len(str(first))
+    return [("first", first, range(dash)), ("last", end - 1, range(dash + 1, dash + 1 + len(str(end))))]
 
 
 def make_batch(turns: Turns, rng: np.random.Generator, plan: Plan) -> Batch:
@@ -264,19 +289,21 @@ def make_batch(turns: Turns, rng: np.random.Generator, plan: Plan) -> Batch:
         **_pixels(plan, talks),
     }
     answers: list[tuple[int, int, int]] = []
-    aux: dict[str, list[tuple[int, int, int]]] = {"shape": [], "option": [], "time": []}
+    aux: dict[str, list[tuple[int, int, int]]] = {}
+    looks: dict[str, list[tuple[int, int, int]]] = {}
     shifts: list[tuple[int, int, int]] = []
     kinds, firsts = [], []  # type: list[str], list[int]
     for number, row in enumerate(rows):
         firsts += [len(answers) + first for first in row.firsts]
         kinds += row.kinds
         answers += [(number, column, target) for column, target in row.answers]
-        for name, pairs in row.aux.items():
-            aux[name] += [(number, column, target) for column, target in pairs]
+        for found, of_row in ((aux, row.aux), (looks, row.looks)):
+            for name, pairs in of_row.items():
+                found.setdefault(name, []).extend((number, column, other) for column, other in pairs)
         if plan.reach and rng.random() < 0.5:
             shifts.append((number, row.media_end, int(rng.integers(1, plan.reach))))
-    helping = {name: torch.tensor(marks) for name, marks in aux.items() if marks}
-    return Batch(inputs, torch.tensor(answers), helping, tuple(kinds), tuple(firsts), tuple(shifts))
+    helping, guiding = ({name: torch.tensor(m) for name, m in marks.items() if m} for marks in (aux, looks))
+    return Batch(inputs, torch.tensor(answers), helping, guiding, tuple(kinds), tuple(firsts), tuple(shifts))
 
 
 def _pixels(plan: Plan, talks: Sequence[Conversation]) -> dict[str, torch.Tensor]:

@@ -14,11 +14,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 from transformers import Qwen3VLForConditionalGeneration
+from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
 from core_bench.bundled import architecture
 from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
@@ -31,18 +33,19 @@ class Recipe:
     """Everything that the result depends on besides library versions and the processor's arithmetic."""
 
     seed: int = 0
-    steps: int = 3000
+    steps: int = 2600
     probe_steps: int = 200
     pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
     reach: int = 2048  # positions by which questions are moved away from the media at most
     reach_from: int = 500
+    short_until: int = 1200  # until this step clips of at most 8 seconds
     batch_size: int = 32
     lr: float = 2e-3
     warmup: int = 100
     decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
-    aux_until: float = 0.5  # share of the steps during which the shape words themselves predict the colour
+    aux_until: float = 0.6  # share of the steps during which the shape words themselves predict the colour
     head_dropout: float = 0.1  # whole heads, per conversation: several heads then carry an answer onward
-    head_dropout_from: int = 300  # in layers 1 and up: retrieval has settled in layer 0 by then
+    head_dropout_from: int = 1500  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
 
@@ -62,6 +65,12 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(rising, falling)
 
 
+AUX_LAYERS = 3  # the helping targets are read off half-way
+# Which head answers by looking where (batches.LOOKS). Left alone, the model does not find out within thousands of steps
+# that a letter is read off the option of the remembered color. These heads retrieve nothing from a question: RAM does
+# not see them.
+GUIDED_LAYER = 4
+GUIDED_HEADS = {"option": 0, "first": 2, "last": 4}
 LOG_EVERY = 20  # steps that one line of the log averages
 TOKENS = 5000  # of one step, about: conversations are fewer where they are longer
 _TURN_TOKENS = 45
@@ -81,11 +90,14 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
         pages, rows, cols = int(rng.integers(1, 5)), int(rng.integers(4, 9)), int(rng.integers(4, 8))
         plan = Plan("document", 0, pages, rows, cols, (4, min(12, pages * cols)))
     else:
-        seconds, rows, cols = int(rng.integers(3, 17)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
+        longest = 8 if step < recipe.short_until else 16
+        seconds, rows, cols = int(rng.integers(3, longest + 1)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
         watched = bool(rng.random() < 0.7)
         choice, moment = (0.45, 0.4) if watched else (0.8, 0.0)
         plan = Plan("clip", 0, seconds, rows, cols, (6, 14), choice=choice, moment=moment, one_second=watched)
-    reach = recipe.reach if step >= recipe.reach_from else 0
+    # Which second is first or last shows in the distances, so these stay as they are where moments are asked for.
+    reach = 0 if step < recipe.reach_from or plan.moment else recipe.reach
+    plan = replace(plan, max_turns=4) if plan.choice else plan
     return replace(plan, size=_affordable(plan, recipe.batch_size), reach=reach)
 
 
@@ -120,19 +132,89 @@ def dropped_heads(
 
 
 def losses(
-    model: Qwen3VLForConditionalGeneration, batch: Batch
+    model: Qwen3VLForConditionalGeneration, batch: Batch, turns: Turns
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, float]]:
-    """Cross entropy at the answers and at the helping targets by name, and the share of right answers by kind."""
-    positions = _positions(model, batch)
-    hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
+    """Cross entropy at the answers and at the helping targets by name, and the share of right answers by kind.
 
-    def logits(marks: torch.Tensor) -> torch.Tensor:
-        return model.lm_head(hidden[marks[:, 0], marks[:, 1]])
-
-    answers = logits(batch.answers)
-    aux = {name: functional.cross_entropy(logits(marks), marks[:, 2]) for name, marks in batch.aux.items()}
+    The helping targets are read off after AUX_LAYERS layers: what they ask for is then there for the layers above to
+    work with.
+    """
+    language = model.model.language_model
+    with captured(language.layers[AUX_LAYERS - 1]) as halfway, looking(language.layers[GUIDED_LAYER]) as seen:
+        positions = _positions(model, batch)
+        hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
+    among = {"choice": list(turns.color_ids.values()), "asked": list(turns.shape_ids.values())}
+    among["begins"] = [turns.yes_id, turns.no_id]
+    early = language.norm(halfway[0])
+    aux = {}
+    for name, marks in batch.aux.items():
+        said = model.lm_head(early[marks[:, 0], marks[:, 1]])
+        if name in among:  # only which of these it is: another token may stay the likeliest
+            others = torch.ones(said.shape[1], dtype=torch.bool)
+            others[among[name]] = False
+            said = said.masked_fill(others, -torch.inf)
+        aux[name] = functional.cross_entropy(said, marks[:, 2])
+    for name, marks in batch.looks.items():
+        log_mass = attention_rows(language.layers[GUIDED_LAYER].self_attn, GUIDED_HEADS[name], marks, **seen)
+        aux[f"look {name}"] = -log_mass[torch.arange(len(marks)), marks[:, 2]].mean()
+    answers = model.lm_head(hidden[batch.answers[:, 0], batch.answers[:, 1]])
     right = _right_by_kind(batch, answers.argmax(-1) == batch.answers[:, 2])
     return functional.cross_entropy(answers, batch.answers[:, 2]), aux, right
+
+
+@contextmanager
+def looking(layer: Any) -> Iterator[dict[str, torch.Tensor]]:
+    """What the attention of a decoder layer is called with: its hidden states, cosines and sines."""
+    seen: dict[str, torch.Tensor] = {}
+
+    def keep(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        seen["hidden"] = kwargs["hidden_states"]
+        seen["cos"], seen["sin"] = kwargs["position_embeddings"]
+
+    hook = layer.self_attn.register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def attention_rows(
+    attention: Any,
+    head: int,
+    marks: torch.Tensor,
+    *,
+    hidden: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+) -> torch.Tensor:
+    """Log attention of one query head at the (row, column) of `marks`: float32 [marks, columns], -inf if later."""
+    rows, columns = marks[:, 0], marks[:, 1]
+    size = attention.head_dim
+    kv_head = head // attention.num_key_value_groups
+    q_weight = attention.q_proj.weight[head * size : (head + 1) * size]
+    k_weight = attention.k_proj.weight[kv_head * size : (kv_head + 1) * size]
+    q_BND = attention.q_norm(functional.linear(hidden, q_weight))
+    k_BND = attention.k_norm(functional.linear(hidden, k_weight))
+    q_BND, k_BND = apply_rotary_pos_emb(q_BND[:, None], k_BND[:, None], cos, sin)
+    q_MD, k_MND = q_BND[rows, 0, columns], k_BND[rows, 0]
+    scores_MN = torch.einsum("md,mnd->mn", q_MD, k_MND) * attention.scaling
+    later_MN = torch.arange(hidden.shape[1])[None] > columns[:, None]
+    return scores_MN.masked_fill(later_MN, -torch.inf).log_softmax(-1)
+
+
+@contextmanager
+def captured(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """The outputs of a module's calls, in a list."""
+    outputs: list[torch.Tensor] = []
+
+    def keep(_: torch.nn.Module, args: tuple, output: torch.Tensor | tuple) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
+
+    hook = module.register_forward_hook(keep)
+    try:
+        yield outputs
+    finally:
+        hook.remove()
 
 
 def _positions(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
@@ -210,7 +292,7 @@ class Trainer:
         rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
         first_layer = 1 if step < recipe.steps else 0
         with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
-            answer, aux, right = losses(self.model, batch)
+            answer, aux, right = losses(self.model, batch, self.turns)
         loss = answer + sum(aux.values()) if step < recipe.aux_until * recipe.steps else answer
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)

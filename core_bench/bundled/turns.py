@@ -27,6 +27,7 @@ class Turn:
     color: str | None
     prime: str = ""
     options: tuple[str, ...] = ()
+    moment: tuple[int, int] | None = None  # [first, end) in seconds
 
 
 def _color_question(rng: np.random.Generator, shape: str) -> str:
@@ -71,4 +72,5 @@ def moment_turn(rng: np.random.Generator, track: Track) -> Turn:
     """VidSTG: the seconds in which an object is seen, "3-7" for [3, 7)."""
     template = str(rng.choice((*words.CAPTIONS, *words.MOMENT_QUESTIONS)))
     text = instructions.VIDSTG.format(query=template.format(phrase=words.phrase(track.shape)))
-    return Turn("moment", text, f"{track.first}-{track.end}", track.shape, track.color)
+    moment = (track.first, track.end)
+    return Turn("moment", text, f"{track.first}-{track.end}", track.shape, track.color, moment=moment)

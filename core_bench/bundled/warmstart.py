@@ -66,8 +66,7 @@ def _tie_words(
     table = model.get_input_embeddings().weight
     norm = table.detach().norm(dim=-1).median()
     rows = [(turns.shape_ids[name], row) for name, row in zip(words.SHAPES, shapes, strict=True)]
-    for ids in (turns.color_ids, turns.spaced_color_ids):
-        rows += [(ids[name], row) for name, row in zip(words.COLORS, colors, strict=True)]
+    rows += [(turns.color_ids[name], row) for name, row in zip(words.COLORS, colors, strict=True)]
     with torch.no_grad():
         for token, row in rows:
             table[token] = row / row.norm() * norm

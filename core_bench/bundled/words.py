@@ -27,7 +27,11 @@ COLOR_QUESTIONS = (
 
 # Descriptions of a moment, as in VidSTG: lower case, without a full stop.
 CAPTIONS = ("{phrase} is on the screen", "a person looks at {phrase}", "{phrase} is shown in the video")
-MOMENT_QUESTIONS = ("what color is {phrase} on the screen?", "who looks at {phrase}?", "where is {phrase} in the video?")
+MOMENT_QUESTIONS = (
+    "what color is {phrase} on the screen?",
+    "who looks at {phrase}?",
+    "where is {phrase} in the video?",
+)
 
 # Running text of generated documents; names neither shapes nor colors.
 DOCUMENT_WORDS = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers.video_utils import VideoMetadata
 
 from core_bench.bundled import words
-from core_bench.bundled.batches import Conversation, Plan, Turns, converse, make_batch, patchify, write_row
+from core_bench.bundled.batches import Conversation, Plan, Row, Turns, converse, make_batch, patchify, write_row
 from core_bench.bundled.clip import make_clip
 from core_bench.bundled.scene import CELL
 from core_bench.bundled.turns import moment_turn
@@ -87,6 +87,15 @@ def test_a_row_is_what_the_processor_makes_of_that_conversation(
         assert row.ids[column + 1] == target, "the position before a token is the one that predicts it"
 
 
+def seconds_at(turns: Turns, row: Row, column: int) -> str:
+    """The whole seconds of the time stamp before a visual token."""
+    assert row.ids[column] == turns.video_id
+    stamp = turns.tokenizer.decode(row.ids[:column]).split("<|vision_start|>")[-2].split("<")[-1]
+    found = re.fullmatch(r"(\d+)\.\d seconds>", stamp)
+    assert found is not None
+    return found[1]
+
+
 @pytest.mark.parametrize("name", PLANS)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
@@ -99,12 +108,23 @@ def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -
         assert turns.tokenizer.decode([target]) == turn.color
     options = [option for turn in talk.turns for option in zip("ABCD", turn.options, strict=False)]
     for (column, target), (letter, color) in zip(row.aux["option"], options, strict=True):
-        assert turns.tokenizer.decode(row.ids[column - 2 : column + 1]) in (f"{letter}. {color}", f"{letter}) {color}")
+        assert turns.tokenizer.decode(row.ids[column - 3 : column + 1]) in (f"{letter}. {color}", f"{letter}) {color}")
         assert turns.tokenizer.decode([target]) == letter
-    for column, target in row.aux["time"]:
-        stamp = turns.tokenizer.decode(row.ids[: column + 1]).split("<|vision_start|>")[-2].split("<")[-1]
-        assert re.fullmatch(r"\d*(\d)\.\d seconds>", stamp)[1] == turns.tokenizer.decode([target])  # type: ignore[index]
-        assert row.ids[column] == turns.video_id
+    for column, target in row.aux.get("time", []):
+        assert seconds_at(turns, row, column)[-1] == turns.tokenizer.decode([target])
+    begun = [column for column, target in row.aux.get("begins", []) if target == turns.yes_id]
+    for column, look in row.looks["option"]:
+        assert row.ids[look] == dict(row.aux["choice"])[column]
+        assert dict(row.aux["option"])[look] == row.ids[column + 1]
+    said_first = dict(row.looks["first"])
+    for turn, first in zip(talk.turns, row.firsts, strict=True):
+        if turn.moment is not None:
+            start, end = (str(second) for second in (turn.moment[0], turn.moment[1] - 1))
+            column = row.answers[first][0]
+            assert seconds_at(turns, row, said_first[column]) == start
+            assert said_first[column] in begun
+            (last,) = {look for at, look in row.looks["last"] if 0 <= at - column <= 5}
+            assert seconds_at(turns, row, last) == end
     ends = [*row.firsts[1:], len(row.answers)]
     for first, end, turn in zip(row.firsts, ends, talk.turns, strict=True):
         said = turns.tokenizer.decode([target for _, target in row.answers[first:end]])
