@@ -18,7 +18,7 @@ from core_bench import headtables
 from core_bench.arms import BASELINES, Arm, make_arms, plan_records
 from core_bench.checkpoints import checkpoint_label, load_wrapper, window_and_sink
 from core_bench.config import RunConfig
-from core_bench.controls import image_blind
+from core_bench.controls import image_blind, shuffled_media
 from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
 from core_bench.heads import HeadScores, k_for, pool_scores
@@ -61,7 +61,7 @@ def run(config: RunConfig) -> int:
     tasks = read_tasks(config, config.mode)
     wrapper = load_wrapper(config)
     say(_first_line(config, wrapper))
-    session = _session(config, wrapper, tasks)
+    session = make_session(config, wrapper, tasks)
     with RunFolder.open(config.out_dir(), session.settings) as folder:
         if not folder.finished:
             complete, controls = False, None
@@ -69,7 +69,7 @@ def run(config: RunConfig) -> int:
                 controls = _work(session, folder)
                 complete = True
             finally:  # after an interruption too: the record then says complete: false
-                _write_record(session, folder, controls, complete)
+                write_record(session, folder, controls, complete)
         record, rows = folder.record, folder.rows
     if record is None:
         raise RuntimeError(f"{config.out_dir()}: no record was written")
@@ -121,7 +121,7 @@ def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:
     return f"{config.model}: {config.checkpoint}, content {wrapper.checkpoint_hash}"
 
 
-def _session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
+def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Session:
     settings: dict[str, Any] = {
         **config.settings(),
         "checkpoint": checkpoint_label(config),
@@ -235,7 +235,7 @@ def _work(session: Session, folder: RunFolder) -> dict[str, dict[str, Any]] | No
     return _controls(session)
 
 
-def _write_record(
+def write_record(
     session: Session, folder: RunFolder, controls: dict[str, dict[str, Any]] | None, complete: bool
 ) -> None:
     """Sum up what `folder` holds."""
@@ -250,9 +250,9 @@ def _write_record(
                 write_tables(
                     headtables.cache_folder(wrapper.checkpoint_hash, config.query, config.overlap), per_task, side
                 )
-            ram = ram_record(per_task, pooled)
+            ram = ram_record(per_task, pooled, folder.rows)
         elif per_task:
-            ram = ram_record(per_task, pool_scores(list(per_task.values())))
+            ram = ram_record(per_task, pool_scores(list(per_task.values())), folder.rows)
     plans = plan_records(session.arms)
     record = build_record(
         run={
@@ -280,12 +280,13 @@ def _write_record(
 
 
 def _controls(session: Session) -> dict[str, dict[str, Any]] | None:
-    """Chance level and image-blind score of the generated tasks."""
+    """What the generated tasks give without the right media to look at, and their chance level."""
     found = {}
     for spec, samples in session.tasks:
         if spec.generated:
             blind = image_blind(session.wrapper, session.config, spec, samples)
-            found[spec.name] = {"chance": spec.chance, "image_blind": blind}
+            shuffled = shuffled_media(session.wrapper, session.config, spec, samples)
+            found[spec.name] = {"chance": spec.chance, "image_blind": blind, "shuffled_media": shuffled}
     return found or None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 JSON = dict[str, Any]
@@ -26,6 +27,8 @@ def render_tables(record: JSON) -> str:
             lines += _ram_lines(record["ram"]["per_task"][name])
     if record.get("ram") and len(record["ram"]["per_task"]) > 1:
         lines += ["", "all tasks, unweighted", *_ram_lines(record["ram"]["pooled"])]
+    if record.get("ram") and record["ram"].get("stability"):
+        lines += ["", *stability_lines(record["ram"]["stability"])]
     return "\n".join(lines)
 
 
@@ -140,6 +143,8 @@ def _task_title(name: str, task: JSON) -> str:
         parts.append(f"chance {100 * controls['chance']:.1f}")
     if controls.get("image_blind") is not None:
         parts.append(f"image-blind {percent(controls['image_blind'])}")
+    if controls.get("shuffled_media") is not None:
+        parts.append(f"shuffled media {percent(controls['shuffled_media'])}")
     return "; ".join(parts)
 
 
@@ -180,13 +185,13 @@ def _label(name: str, arm: JSON) -> str:
     return f"{name} x{len(arm['draws'])}" if arm.get("draws") else name
 
 
-def _table(header: list[str], rows: list[list[str]]) -> str:
+def _table(header: list[str], rows: list[list[str]], fmt: str = "simple") -> str:
     """Rows under a header, without columns that say nothing."""
     from tabulate import tabulate
 
     used = [i for i in range(len(header)) if any(row[i] != "-" for row in rows)]
     cells = [[row[i] for i in used] for row in rows]
-    return tabulate(cells, headers=[header[i] for i in used], tablefmt="simple", disable_numparse=True)
+    return tabulate(cells, headers=[header[i] for i in used], tablefmt=fmt, disable_numparse=True)
 
 
 def _ram_lines(table: JSON) -> list[str]:
@@ -200,6 +205,40 @@ def _ram_lines(table: JSON) -> list[str]:
     return [
         f"leading heads by RAM, n {table['n']}; {half} of {n_heads} heads hold half of the summed RAM",
         _table(["layer", "head", *columns], rows),
+    ]
+
+
+def stability_lines(stability: JSON, fmt: str = "simple") -> list[str]:
+    """How far the rankings of the tasks agree, as two tables and a line; `fmt` as tabulate names it."""
+    shared, count = stability["shared"], len(stability["halves"])
+    pairs = [
+        [
+            " - ".join(pair["tasks"]),
+            "-" if pair["value"] is None else f"{pair['value']:.2f}{_interval(pair['ci95'], 1, 2)}",
+        ]
+        for pair in stability["pairs"]
+    ]
+    halves = [[task, *_half_cells(half)] for task, half in stability["halves"].items()]
+    named = " ".join(f"({layer},{head})" for layer, head in shared["heads"])
+    return [
+        _table(["RAM over heads, two tasks", "Spearman [95%, over samples]"], pairs, fmt),
+        "",
+        _table(["RAM over heads, two halves of one task", "Spearman [95% of partings]", "Spearman-Brown"], halves, fmt),
+        "",
+        f"in the top {shared['share']} ({shared['k']} of {shared['n_heads']} heads) of all {count} tasks: "
+        f"{len(shared['heads'])} heads; by chance {shared['expected_by_chance']:.2g}, "
+        f"so many or more with p = {shared['p_by_chance']:.2g}",
+        *textwrap.wrap(f"their (layer,head): {named}" if named else "", width=118, subsequent_indent="  "),
+    ]
+
+
+def _half_cells(half: JSON | None) -> list[str]:
+    if half is None:
+        return ["-", "-"]
+    corrected = half["spearman_brown"]
+    return [
+        f"{half['value']:.2f}{_interval(half['central95'], 1, 2)}",
+        "-" if corrected is None else f"{corrected:.2f}",
     ]
 
 

@@ -12,13 +12,21 @@ import numpy as np
 from core_bench.board.consistency import DETECT
 from core_bench.heads import HeadScores, pool_scores
 from core_bench.ram import SampleRam, accumulate
+from core_bench.stability import stability
 
 JSON = dict[str, Any]
 
 
-def ram_record(per_task: Mapping[str, HeadScores], pooled: HeadScores) -> JSON:
-    """RAM tables as the record holds them: [layers][heads], null for what is not a number."""
-    return {"per_task": {task: ram_table(table) for task, table in per_task.items()}, "pooled": ram_table(pooled)}
+def ram_record(per_task: Mapping[str, HeadScores], pooled: HeadScores, rows: Sequence[JSON] | None = None) -> JSON:
+    """RAM tables as the record holds them: [layers][heads], null for what is not a number.
+
+    `rows`: those that the tables were made of; with them, and two or more tasks, the record tells how stable the
+    ranking is.
+    """
+    record: JSON = {"per_task": {task: ram_table(table) for task, table in per_task.items()}}
+    record["pooled"] = ram_table(pooled)
+    found = None if rows is None else stability(per_task, _by_task(rows))
+    return record if found is None else {**record, "stability": found}
 
 
 def ram_table(table: HeadScores) -> JSON:
@@ -31,15 +39,20 @@ def ram_table(table: HeadScores) -> JSON:
 
 def ram_of_rows(rows: Sequence[JSON]) -> JSON | None:
     """The tables that follow from `rows`; None without a measured sample. Raises ValueError naming a bad row."""
+    per_task = {
+        task: accumulate([_sample_ram(row) for row in good], [row["cluster"] for row in good])
+        for task, good in _by_task(rows).items()
+    }
+    return ram_record(per_task, pool_scores(list(per_task.values())), rows) if per_task else None
+
+
+def _by_task(rows: Sequence[JSON]) -> dict[str, list[JSON]]:
+    """Task -> its measured rows, in the order of ids."""
     grouped: dict[str, list[JSON]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: str(row["id"])):
         if row["arm"] == DETECT and row["failure"] is None:
             grouped[row["task"]].append(row)
-    per_task = {
-        task: accumulate([_sample_ram(row) for row in good], [row["cluster"] for row in good])
-        for task, good in grouped.items()
-    }
-    return ram_record(per_task, pool_scores(list(per_task.values()))) if per_task else None
+    return grouped
 
 
 def _sample_ram(row: JSON) -> SampleRam:

@@ -102,10 +102,12 @@ class Arm(Strict):
 
 
 class Controls(Strict):
-    """What can be had without looking: the chance level, and the baseline with every medium replaced by noise."""
+    """What can be had without looking: the chance level, and the baseline with every medium replaced by noise
+    (`image_blind`) or by that of another sample (`shuffled_media`)."""
 
     chance: float | None = None
     image_blind: Metric | None = None
+    shuffled_media: Metric | None = None
 
 
 class Tokens(Strict):
@@ -139,9 +141,47 @@ class RamTable(Strict):
         return self
 
 
+class PairCorrelation(Strict):
+    """Spearman's correlation of two tasks' RAM over heads; null where either task's RAM is the same for all heads."""
+
+    tasks: Annotated[list[str], Field(min_length=2, max_length=2)]
+    value: float | None
+    ci95: Pair | None
+
+
+class SharedTop(Strict):
+    """`heads` are among the `k` leading ones of `n_heads` in every task; `p_by_chance`: of at least so many."""
+
+    share: str
+    k: Count
+    n_heads: Count
+    heads: list[Head]
+    expected_by_chance: float
+    p_by_chance: float
+
+
+class Halves(Strict):
+    """Spearman's correlation of the tables of two halves of a task's samples: mean and central 95% over `splits`
+    random partings; `spearman_brown`: the mean corrected to the whole number of samples."""
+
+    value: float
+    central95: Pair
+    spearman_brown: float | None
+    splits: Count
+
+
+class Stability(Strict):
+    """How far the rankings of two or more tasks agree, see core_bench/stability.py."""
+
+    pairs: list[PairCorrelation]
+    shared: SharedTop
+    halves: dict[str, Halves | None]
+
+
 class Ram(Strict):
     per_task: dict[str, RamTable]
     pooled: RamTable
+    stability: Stability | None = None
 
 
 class Heads(Strict):

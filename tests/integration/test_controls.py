@@ -1,4 +1,4 @@
-"""The image-blind control: really blind, measured once, and never the cause of a lost run."""
+"""The controls: really blind, really shuffled, measured once, and never the cause of a lost run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from core_bench.config import RunConfig
-from core_bench.controls import image_blind
+from core_bench.controls import derangement, image_blind, shuffled_media
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 from core_bench.registry import load_tasks
 from core_bench.schema import Media, Sample
@@ -168,3 +170,64 @@ def test_noise_holds_nothing_of_the_picture(wrapper: Counting, make: Maker) -> N
     assert torch.equal(noise(), noise(seed=2)), "another picture of the same size gives the very same noise"
     assert not torch.equal(noise(), noise(name="b")), "each sample has noise of its own"
     assert not torch.equal(noise(), noise(noise_seed=1))
+
+
+# --- shuffled media ---------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=8), seed=st.integers(0, 10**6))
+def test_derangement_leaves_every_cluster(sizes: list[int], seed: int) -> None:
+    clusters = {f"s{c}-{i}": f"c{c}" for c, size in enumerate(sizes) for i in range(size)}
+    givers = derangement(clusters, seed)
+    if 2 * max(sizes) > sum(sizes):
+        assert givers is None, "more than half in one cluster: nobody else to give"
+        return
+    assert givers is not None
+    assert sorted(givers) == sorted(givers.values()) == sorted(clusters), "a permutation"
+    assert all(clusters[taker] != clusters[giver] for taker, giver in givers.items())
+    assert derangement(dict(reversed(clusters.items())), seed) == givers
+
+
+def test_derangement_depends_on_the_seed() -> None:
+    clusters = {str(i): str(i) for i in range(30)}
+    assert derangement(clusters, 0) != derangement(clusters, 1)
+    assert derangement({}, 0) is None
+
+
+def test_every_sample_is_shown_anothers_media(cache: Path, wrapper: Counting, spec: TaskSpec, make: Maker) -> None:
+    samples = [
+        make(name, color, seed) for seed, (name, color) in enumerate(zip("abcd", ["red"] * 3 + ["blue"], strict=True))
+    ]
+    seen: dict[str, Sample] = {}
+    prepare = wrapper.prepare
+
+    def watched(sample: Sample, **options: Any) -> Any:
+        seen[sample.id] = sample
+        return prepare(sample, **options)
+
+    wrapper.prepare = watched  # type: ignore[method-assign]
+    first = shuffled_media(wrapper, CONFIG, spec, samples)
+    assert first is not None
+    assert first["value"] == 0.75, "scored against the sample's own answer"
+    assert wrapper.noise_seeds == [None] * 4
+    own = {sample.id: sample for sample in samples}
+    assert sorted(seen) == sorted(own)
+    assert {s.media for s in seen.values()} == {s.media for s in samples}
+    for name, shown in seen.items():
+        assert shown.media != own[name].media
+        assert (shown.prompt, shown.target, shown.evidence) == (own[name].prompt, own[name].target, ())
+    assert shuffled_media(wrapper, CONFIG, spec, samples) == first
+    assert wrapper.generated == 4, "the second time nothing is generated"
+    blind = image_blind(wrapper, CONFIG, spec, samples)
+    assert blind is not None
+    assert wrapper.generated == 8, "the two controls do not share a cache"
+    shuffled_media(wrapper, replace(CONFIG, seed=3), spec, samples)
+    assert wrapper.generated in (8, 12), "another seed may give the same exchange, and then the same result"
+
+
+def test_nobody_to_exchange_with(cache: Path, wrapper: Counting, spec: TaskSpec, make: Maker) -> None:
+    alone = [make("a"), replace(make("b"), cluster="a"), make("c")]
+    assert shuffled_media(wrapper, CONFIG, spec, alone) is None
+    assert shuffled_media(wrapper, CONFIG, spec, []) is None
+    assert wrapper.generated == 0
