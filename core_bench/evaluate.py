@@ -42,7 +42,10 @@ Tasks = list[tuple[TaskSpec, list[Sample | FailedSample]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What stays the same for the whole of one run. `settings` binds the OUT folder, `run_id` is made from them."""
+    """What stays the same for the whole of one run. `settings` binds the OUT folder, `run_id` is made from them.
+
+    `controls`: whether those of generated tasks are measured too.
+    """
 
     config: RunConfig
     wrapper: ModelWrapper
@@ -50,6 +53,7 @@ class Session:
     settings: dict[str, Any]
     heads: tuple[HeadScores, HeadMeta] | None
     arms: list[Arm]
+    controls: bool = True
 
     @property
     def run_id(self) -> str:
@@ -62,23 +66,31 @@ def run(config: RunConfig) -> int:
     wrapper = load_wrapper(config)
     say(_first_line(config, wrapper))
     session = make_session(config, wrapper, tasks)
-    with RunFolder.open(config.out_dir(), session.settings) as folder:
-        if not folder.finished:
-            complete, controls = False, None
-            try:
-                controls = _work(session, folder)
-                complete = True
-            finally:  # after an interruption too: the record then says complete: false
-                write_record(session, folder, controls, complete)
-        record, rows = folder.record, folder.rows
-    if record is None:
-        raise RuntimeError(f"{config.out_dir()}: no record was written")
+    record, rows = carry_out(session)
     print(render_tables(record))
     if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
         _compare_with_known(config, wrapper)
     _say_failures(rows, config.out_dir())
     say(f"record: {config.out_dir() / 'record.json'}")
     return exit_code(record, config.strict)
+
+
+def carry_out(session: Session) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Measure what the session's OUT lacks; returns its record and rows. The record is written after an interruption
+    too, and says then that it is not complete."""
+    out = session.config.out_dir()
+    with RunFolder.open(out, session.settings) as folder:
+        if not folder.finished:
+            complete, controls = False, None
+            try:
+                controls = _work(session, folder)
+                complete = True
+            finally:
+                _write_record(session, folder, controls, complete)
+        record, rows = folder.record, folder.rows
+    if record is None:
+        raise RuntimeError(f"{out}: no record was written")
+    return record, rows
 
 
 def read_tasks(config: RunConfig, mode: str) -> Tasks:
@@ -232,10 +244,10 @@ def _work(session: Session, folder: RunFolder) -> dict[str, dict[str, Any]] | No
         return None
     for spec, samples in session.tasks:
         run_arms(session.wrapper, session.config, spec, samples, session.arms, folder)
-    return _controls(session)
+    return _controls(session) if session.controls else None
 
 
-def write_record(
+def _write_record(
     session: Session, folder: RunFolder, controls: dict[str, dict[str, Any]] | None, complete: bool
 ) -> None:
     """Sum up what `folder` holds."""

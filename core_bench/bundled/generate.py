@@ -31,7 +31,8 @@ def ensure(dataset: str, split: str, root: Path | None = None) -> Path:
     """The folder of one split, written on first use.
 
     `split`: a name, or "eval@4096" for that split's content anew with media such that a prompt of the bundled model
-    has about 4,096 tokens; no picture, clip or document is in both. `root`: where generated data lives; default is the
+    has about 4,096 tokens; no picture, clip or document is in both. "eval@4096:8" is the first 8 items of that: long
+    media take time to write. `root`: where generated data lives; default is the
     user's cache folder. A folder is complete or absent: it is written beside its place and moved there. Raises
     UserError for an unknown data set or split, a size that cannot be made, and for a root that cannot be written.
     """
@@ -39,11 +40,12 @@ def ensure(dataset: str, split: str, root: Path | None = None) -> Path:
         raise UserError(f"generated data set {dataset!r}: expected one of {', '.join(DATASETS)}")
     spec = _spec(dataset, split)
     settings = json.dumps([GENERATOR_VERSION, dataset, split, asdict(spec)])
-    name = f"{split}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+    whole = split.partition(":")[0]  # the first items of a split are called what they are called in it
+    name = f"{whole}-{hashlib.sha256(settings.encode()).hexdigest()[:8]}"
     folder = (root or cache_dir() / "data") / f"core_{dataset}_tiny" / name
     if not folder.exists():
         try:
-            _write(folder, dataset, split, spec)
+            _write(folder, dataset, whole, spec)
         except OSError as error:
             raise UserError(f"{folder}: generated data cannot be written: {error.strerror or error}") from error
     return folder
@@ -57,11 +59,13 @@ def _spec(dataset: str, split: str) -> Any:
         raise UserError(f"split {split!r} of generated {dataset}: expected one of {', '.join(splits)}")
     if not at:
         return splits[name]
-    if not re.fullmatch("[1-9][0-9]{0,6}", size) or int(size) not in SIZES:
-        expected = f"{name}@TOKENS with {SIZES.start} to {SIZES.stop - 1} tokens"
+    found = re.fullmatch("([1-9][0-9]{0,6})(?::([1-9][0-9]{0,6}))?", size)
+    if found is None or int(found[1]) not in SIZES:
+        expected = f"{name}@TOKENS with {SIZES.start} to {SIZES.stop - 1} tokens, or {name}@TOKENS:ITEMS"
         raise UserError(f"split {split!r} of generated {dataset}: expected {expected}")
-    spec = DATASETS[dataset].sized(splits[name], int(size))
-    return replace(spec, seed=splits[name].seed * _SEED_STEP + int(size))
+    tokens, n = int(found[1]), int(found[2] or splits[name].n)
+    spec = DATASETS[dataset].sized(splits[name], tokens)
+    return replace(spec, n=n, seed=splits[name].seed * _SEED_STEP + tokens)
 
 
 def _write(folder: Path, dataset: str, split: str, spec: Any) -> None:
