@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The study in miniature, on the bundled model: find the heads, silence them, keep only them, time it, publish.
+# The study in miniature, on the bundled model and all default tasks: find the heads, silence them, keep only them, time
+# it, hold the claims against it, publish. How many samples a task has, its generated splits say.
 # Usage: scripts/demo.sh PYTHON. Writes runs/demo/ and runs/leaderboard/; a second call prints the finished tables again.
 set -euo pipefail
 cd "$(dirname "$0")/.."
