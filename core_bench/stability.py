@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core_bench.heads import HeadScores, k_for
-from core_bench.stats import (
+from core_bench.rankstats import (
+    centred_ranks,
     cluster_halves,
-    cluster_resamples,
     correlation_ci95,
     shared_by_chance,
-    spearman,
     spearman_brown,
     spearman_rows,
 )
+from core_bench.stats import cluster_resamples, spearman
 
 JSON = dict[str, Any]
 Floats = NDArray[np.float64]
@@ -69,18 +69,17 @@ def _seed(*words: str) -> int:
     return zlib.crc32("/".join(words).encode())
 
 
-def _means(weights_DN: NDArray[Any], ram_NH: Floats) -> Floats:
-    """Weighted mean of RAM for every row of weights, (draws, heads)."""
+def _ranks(weights_DN: NDArray[Any], ram_NH: Floats) -> Floats:
+    """Centred ranks of the heads by weighted mean RAM, (draws, heads), for every row of weights."""
     weights = weights_DN.astype(np.float64)
-    means: Floats = np.round(weights @ ram_NH / weights.sum(axis=1, keepdims=True), _DIGITS)
-    return means
+    return centred_ranks(np.round(weights @ ram_NH / weights.sum(axis=1, keepdims=True), _DIGITS))
 
 
 def _redrawn(name: str, ram_NH: Floats, clusters: Sequence[str]) -> Floats | None:
-    """Head tables of bootstrap samples, (draws, heads); None with one cluster. Tasks are drawn independently."""
+    """The heads' ranks in bootstrap samples, (draws, heads); None with one cluster. Tasks are drawn independently."""
     if len(set(clusters)) < 2:
         return None
-    return _means(cluster_resamples(clusters, draws=DRAWS, seed=_seed("draws", name)), ram_NH)
+    return _ranks(cluster_resamples(clusters, draws=DRAWS, seed=_seed("draws", name)), ram_NH)
 
 
 def _pair(a: HeadScores, b: HeadScores, a_DH: Floats | None, b_DH: Floats | None) -> JSON:
@@ -111,7 +110,7 @@ def _halves(name: str, ram_NH: Floats, clusters: Sequence[str]) -> JSON | None:
     if len(set(clusters)) < 2:
         return None
     first = cluster_halves(clusters, splits=SPLITS, seed=_seed("halves", name))
-    values = spearman_rows(_means(first, ram_NH), _means(~first, ram_NH))
+    values = spearman_rows(_ranks(first, ram_NH), _ranks(~first, ram_NH))
     values = values[np.isfinite(values)]
     if not len(values):
         return None

@@ -166,16 +166,6 @@ def cluster_resamples(clusters: Sequence[Hashable], *, draws: int, seed: int | S
     return times_DG[:, codes_N]
 
 
-def cluster_halves(clusters: Sequence[Hashable], *, splits: int, seed: int | Sequence[int] = 0) -> NDArray[np.bool_]:
-    """Which values lie in the first half, (splits, n), when clusters are parted at random into halves that differ by at
-    most one cluster. Raises ValueError with fewer than two clusters."""
-    codes_N, n_clusters = _codes(clusters)
-    if n_clusters < 2:
-        raise ValueError(f"cluster_halves: expected at least two clusters, got {n_clusters}")
-    order_SG = np.random.default_rng(seed).permuted(np.tile(np.arange(n_clusters), (splits, 1)), axis=1)
-    return (order_SG < n_clusters // 2)[:, codes_N]
-
-
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Spearman's rank correlation of two equally long lists, ties given their mean rank; None if either is constant."""
     x, y = np.asarray(a, dtype=np.float64).ravel(), np.asarray(b, dtype=np.float64).ravel()
@@ -184,59 +174,6 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
     if x.size < 2 or bool(np.all(x == x[0])) or bool(np.all(y == y[0])):
         return None
     return float(np.clip(np.corrcoef(_ranks(x), _ranks(y))[0, 1], -1.0, 1.0))
-
-
-def spearman_rows(a_DN: Floats, b_DN: Floats) -> Floats:
-    """`spearman` of every row of `a_DN` with the same row of `b_DN`; NaN where either row is constant."""
-    from scipy.stats import rankdata
-
-    x, y = (rankdata(rows, axis=1) - (rows.shape[1] + 1) / 2 for rows in (a_DN, b_DN))
-    scale = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
-    found = np.full(len(x), np.nan)
-    np.divide((x * y).sum(axis=1), scale, out=found, where=scale > 0)
-    clipped: Floats = np.clip(found, -1.0, 1.0)
-    return clipped
-
-
-def correlation_ci95(value: float, resampled: Floats, n: int) -> Interval | None:
-    """95% interval of a rank correlation over `n` items from its bootstrap values: `value` +- 1.96 of their standard
-    deviations on Fisher's z scale (z = atanh r), back on the scale of r.
-
-    Percentiles of the bootstrap values would lie too low: resampling adds noise to both lists, and noise weakens a
-    correlation. A correlation of 1 has no z, so |r| is capped half a step below it: exchanging two neighbours,
-    the smallest change, costs 12 / (n^3 - n). None with fewer than three items or two finite values.
-    """
-    values = resampled[np.isfinite(resampled)]
-    if n < 3 or len(values) < 2:
-        return None
-    most = 1 - 6 / (n**3 - n)
-    z = math.atanh(max(-most, min(most, value)))
-    half = 1.96 * float(np.std(np.arctanh(np.clip(values, -most, most)), ddof=1))
-    return min(value, math.tanh(z - half)), max(value, math.tanh(z + half))
-
-
-def spearman_brown(half: float) -> float | None:
-    """Reliability of the whole from the correlation of its halves: 2 r / (1 + r); None for r = -1. Source: Spearman
-    (1910) and Brown (1910), for twice the length."""
-    return None if half <= -1 else 2 * half / (1 + half)
-
-
-def shared_by_chance(n: int, k: int, sets: int, least: int) -> tuple[float, float]:
-    """Of `sets` independent, uniformly drawn sets of k out of n items each: the expected number of items in all of
-    them, n (k / n)^sets, and the probability of at least `least`.
-
-    Exact: the number shared with one more set is hypergeometric given the number shared so far.
-    """
-    from scipy.stats import hypergeom
-
-    if not 1 <= k <= n or sets < 1:
-        raise ValueError(f"shared_by_chance: expected 1 <= k <= n and a set, got k {k}, n {n}, {sets} sets")
-    counts = np.arange(k + 1)
-    mass = np.zeros(k + 1)
-    mass[k] = 1.0
-    for _ in range(sets - 1):
-        mass = sum((mass[m] * hypergeom.pmf(counts, n, m, k) for m in counts if mass[m] > 0), np.zeros(k + 1))
-    return n * (k / n) ** sets, float(min(1.0, mass[least:].sum()))
 
 
 def _checked(values: Sequence[float], clusters: Sequence[Hashable]) -> Floats:

@@ -12,15 +12,16 @@ from scipy import stats as scipy_stats
 from core_bench.board.ramtables import ram_of_rows, ram_record
 from core_bench.board.schema import Ram
 from core_bench.heads import HeadScores
-from core_bench.stability import DRAWS, stability
-from core_bench.stats import (
+from core_bench.rankstats import (
+    centred_ranks,
     cluster_halves,
-    cluster_resamples,
     correlation_ci95,
     shared_by_chance,
     spearman_brown,
     spearman_rows,
 )
+from core_bench.stability import DRAWS, stability
+from core_bench.stats import cluster_resamples
 from core_bench.tables import stability_lines
 
 SHAPE = (5, 8)
@@ -72,9 +73,9 @@ def test_rank_correlation_of_rows_is_scipys() -> None:
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 6, (20, 9)).astype(float), rng.integers(0, 6, (20, 9)).astype(float)  # many ties
     expected = [scipy_stats.spearmanr(x, y).statistic for x, y in zip(a, b, strict=True)]
-    np.testing.assert_allclose(spearman_rows(a, b), expected, atol=1e-12)
+    np.testing.assert_allclose(spearman_rows(centred_ranks(a), centred_ranks(b)), expected, atol=1e-12)
     a[3] = 2.0
-    assert np.isnan(spearman_rows(a, b)[3])
+    assert np.isnan(spearman_rows(centred_ranks(a), centred_ranks(b))[3])
 
 
 def test_resamples_draw_whole_clusters() -> None:
@@ -135,7 +136,7 @@ def test_interval_covers_the_truth(truths: tuple[np.ndarray, np.ndarray]) -> Non
     for seed in range(rounds):
         a, b = rows_of("a", one, 24, 0.5, 2 * seed), rows_of("b", other, 24, 0.5, 2 * seed + 1)
         tables = [np.array([row["ram"] for row in rows]).reshape(24, -1) for rows in (a, b)]
-        draws = [cluster_resamples(range(24), draws=200, seed=[seed, i]) @ tables[i] for i in range(2)]
+        draws = [centred_ranks(cluster_resamples(range(24), draws=200, seed=[seed, i]) @ tables[i]) for i in range(2)]
         value = scipy_stats.spearmanr(tables[0].mean(axis=0), tables[1].mean(axis=0)).statistic
         low, high = correlation_ci95(value, spearman_rows(*draws), one.size) or (9.0, -9.0)
         inside += low <= truth <= high
