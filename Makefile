@@ -41,6 +41,6 @@ clean:
 claims: $(STAMP)
 	$(BIN) -m core_bench.bundled.claims runs/demo --write README.md
 
-# Accuracy and prefill speed-up from 256 to 16K tokens. Takes an hour or so on two cores; stopped, it goes on where it was.
+# Accuracy and prefill speed-up from 256 to 16K tokens. One to two hours on two cores; stopped, it goes on where it was.
 context: $(STAMP)
 	$(BIN) -m core_bench.bundled.context --model qwen3vl --out runs/context

@@ -32,7 +32,7 @@ def measured(root: Path, limits: dict[str, int], *flags: str) -> dict[str, dict]
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    return measured(tmp_path_factory.mktemp("claims"), {"ablate": 20, "hybrid": 6}, "--tasks", TASK)
+    return measured(tmp_path_factory.mktemp("claims"), {"ablate": 16, "hybrid": 4}, "--tasks", TASK)
 
 
 @pytest.mark.slow
