@@ -138,14 +138,14 @@ def _task_title(name: str, task: JSON) -> str:
         parts.append(
             f"median tokens {task['tokens']['prompt_median']:.0f} ({task['tokens']['visual_median']:.0f} visual)"
         )
-    controls = task.get("controls") or {}
+    controls, looking = task.get("controls") or {}, []
     if controls.get("chance") is not None:
-        parts.append(f"chance {100 * controls['chance']:.1f}")
-    if controls.get("image_blind") is not None:
-        parts.append(f"image-blind {percent(controls['image_blind'])}")
-    if controls.get("shuffled_media") is not None:
-        parts.append(f"shuffled media {percent(controls['shuffled_media'])}")
-    return "; ".join(parts)
+        looking.append(f"chance {100 * controls['chance']:.1f}")
+    for key, label in (("image_blind", "image-blind"), ("shuffled_media", "shuffled media")):
+        if controls.get(key) is not None:
+            looking.append(f"{label} {percent(controls[key])}")
+    whole = "; ".join([*parts, *looking])
+    return whole if len(whole) <= 120 else "; ".join(parts) + ";\n  " + "; ".join(looking)
 
 
 def _arm_table(arms: dict[str, JSON]) -> str:

@@ -585,6 +585,14 @@ def test_tables_show_every_number_with_its_company() -> None:
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_both_controls_stand_below_a_title_that_grows_too_long() -> None:
+    metric = {"value": 0.1, "stderr": 0.02, "ci95": [0.05, 0.15], "n": 10}
+    controls = {TASK: {"chance": 0.125, "image_blind": metric, "shuffled_media": {**metric, "value": 0.11}}}
+    text = render_tables(build(hybrid_rows(), {"dense": {}, "hybrid:10%": HYBRID}, controls=controls))
+    assert "chance 12.5; image-blind 10.0 [5.0, 15.0]; shuffled media 11.0 [5.0, 15.0]" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
 def test_random_heads_kept_full_show_their_density() -> None:
     kept = [[(0, 0), (0, 1)], [(0, 0), (0, 2)], [(1, 2), (1, 3)]]  # one, two and one of four KV heads
     draws = [HeadPlan.hybrid(SHAPE, heads, window=16, sink=4).to_record() | {"displaced": 0} for heads in kept]
