@@ -16,13 +16,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from core_bench.bundled import pictures, tubes, videos
+from core_bench.bundled import documents, pictures, tubes, videos
 from core_bench.bundled.dataset import Dataset
 from core_bench.errors import UserError
 from core_bench.headtables import cache_dir
 
 GENERATOR_VERSION = 1  # of all content: another one gives other folders
-DATASETS: dict[str, Dataset] = {**pictures.DATASETS, **tubes.DATASETS, **videos.DATASETS}
+DATASETS: dict[str, Dataset] = {
+    **pictures.DATASETS,
+    **tubes.DATASETS,
+    **documents.DATASETS,
+    **videos.DATASETS,
+}
 SIZES = range(64, 65_537)  # tokens of a prompt that can be asked for
 _SEED_STEP = 1_000_000  # above every size and every seed of a split: no two sizes share a seed
 
