@@ -33,6 +33,7 @@ TOKENS = "256,512,1024,2048,4096,8192,16384"
 # Fewer where one dense pass takes seconds on a laptop: the two longest lengths still take more than half of the time.
 COUNTS = "50,50,50,50,25,12,8"
 SPLIT = "eval"
+PIXELS = 4 * 32 * 32  # per token: a token is 32 x 32 pixels of one picture or of two frames; the rest is room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,10 @@ def cells(specs: Sequence[TaskSpec], tokens: Sequence[int], counts: Sequence[int
 
 def measure(wrapper: ModelWrapper, config: RunConfig, cell: Cell) -> JSON:
     """The record of one cell's run, from its folder if it was finished before; the controls are left out."""
-    own = replace(config, tasks=(cell.spec.name,), out=str(config.out_dir() / cell.name))
+    # A clip or picture must reach the model in the size it was made in: no checkpoint's own cap may bind.
+    own = replace(
+        config, tasks=(cell.spec.name,), out=str(config.out_dir() / cell.name), max_pixels=cell.tokens * PIXELS
+    )
     samples = cell.spec.samples(f"{SPLIT}@{cell.tokens}:{cell.n}", data_dir=config.data_dir)
     session = make_session(own, wrapper, [(cell.spec, samples)])
     record, _ = carry_out(replace(session, controls=False))

@@ -102,6 +102,8 @@ def test_sweep_stops_resumes_and_repeats(
         folder = out / f"{TASK}-{row['tokens']}"
         record = load_record(folder / "record.json")
         verify_record(record, load_rows(folder / "samples.jsonl"))
+        settings = record["run"]["settings"]
+        assert settings["max_pixels"] >= 2 * 32 * 32 * row["tokens"], "no cap may shrink a clip of two frames a token"
         task = record["tasks"][TASK]
         assert row["arms"]["10%"]["score"] == task["arms"]["hybrid:10%"]["metrics"]["accuracy"]
         assert row["arms"]["10%"]["delta"] == task["arms"]["hybrid:10%"]["delta"]
