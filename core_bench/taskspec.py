@@ -195,8 +195,9 @@ class TaskSpec:
 
     def _texts(self, doc: Doc, choices: tuple[str, ...]) -> dict[str, Any]:
         specific = (self.keys.get("lmms_eval_specific_kwargs") or {}).get("default") or {}
-        row = {**doc, "options": lettered(choices)} if choices else doc
         source = self.keys.get("doc_to_text", "question")
+        # A function gets the row as it is: `options` may be a column of it.
+        row = {**doc, "options": lettered(choices)} if choices and not isinstance(source, FunctionRef) else doc
         prompt = as_text(value_of(source, row, "doc_to_text", lmms_eval_specific_kwargs=specific), "doc_to_text")
         texts: dict[str, Any] = {"prompt": prompt, "question": prompt}
         for key, whole in (("question", "prompt"), ("phrase", "question")):

@@ -15,6 +15,7 @@ from core_bench.bundled.words import COLORS, SHAPES
 from core_bench.schema import Box
 
 FPS = 2  # native frames a second of the files
+MOMENT_SECONDS = 9  # longest clips of which moments are asked: every second is one digit
 _HOP = 0.3  # probability that an object stands in another cell a second later
 
 

@@ -24,6 +24,7 @@ from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
 from core_bench.bundled import architecture
 from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
+from core_bench.bundled.clip import MOMENT_SECONDS
 from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
 
@@ -38,12 +39,15 @@ class Recipe:
     pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
     reach: int = 2048  # positions by which questions are moved away from the media at most
     reach_from: int = 500
+    long_from: int = 1200  # from this step on, a share of long media
+    long_share: float = 0.2
+    moments_from: int = 1500  # from this step on more questions about moments, which are learned last
     short_until: int = 1200  # until this step clips of at most 8 seconds
     batch_size: int = 32
     lr: float = 2e-3
     warmup: int = 100
     decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
-    aux_until: float = 0.6  # share of the steps during which the shape words themselves predict the colour
+    aux_until: float = 0.85  # share of the steps during which there are helping targets
     head_dropout: float = 0.1  # whole heads, per conversation: several heads then carry an answer onward
     head_dropout_from: int = 1500  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
@@ -82,28 +86,48 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
         return Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4))
     if step < recipe.pictures_until:
         return Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8))
+    if step >= recipe.long_from and rng.random() < recipe.long_share:
+        plan = _long_plan(rng)
+        return replace(plan, size=_affordable(plan, 8), reach=0 if plan.moment else recipe.reach)
     drawn = rng.random()
     if drawn < 0.25:
         rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
-        plan = Plan("picture", 0, 1, rows, cols, (4, min(16, rows * cols // 2)), choice=0.4)
+        plan = Plan("picture", 0, 1, rows, cols, (4, min(16, rows * cols // 2)), 4, choice=0.4)
     elif drawn < 0.45:
         pages, rows, cols = int(rng.integers(1, 5)), int(rng.integers(4, 9)), int(rng.integers(4, 8))
         plan = Plan("document", 0, pages, rows, cols, (4, min(12, pages * cols)))
     else:
-        longest = 8 if step < recipe.short_until else 16
-        seconds, rows, cols = int(rng.integers(3, longest + 1)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
         watched = bool(rng.random() < 0.7)
-        choice, moment = (0.45, 0.4) if watched else (0.8, 0.0)
-        plan = Plan("clip", 0, seconds, rows, cols, (6, 14), choice=choice, moment=moment, one_second=watched)
+        late = step >= recipe.moments_from
+        longest = 8 if step < recipe.short_until else MOMENT_SECONDS if watched and late else 16
+        seconds, rows, cols = int(rng.integers(3, longest + 1)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
+        most = (0.25, 0.65) if late else (0.45, 0.4)
+        choice, moment = most if watched else (0.8, 0.0)
+        turns = 6 if watched and late else 4
+        plan = Plan("clip", 0, seconds, rows, cols, (6, 14), turns, choice, moment, one_second=watched)
     # Which second is first or last shows in the distances, so these stay as they are where moments are asked for.
     reach = 0 if step < recipe.reach_from or plan.moment else recipe.reach
-    plan = replace(plan, max_turns=4) if plan.choice else plan
     return replace(plan, size=_affordable(plan, recipe.batch_size), reach=reach)
+
+
+def _long_plan(rng: np.random.Generator) -> Plan:
+    """Media of about 200 to 2,500 tokens; without them the model answers nonsense at lengths it never saw."""
+    drawn = rng.random()
+    if drawn < 0.3:
+        rows, cols = (int(n) for n in rng.integers(11, 25, size=2))
+        return Plan("picture", 0, 1, rows, cols, (8, 16), choice=0.3, max_turns=4)
+    if drawn < 0.55:
+        pages, rows, cols = int(rng.integers(2, 7)), int(rng.integers(8, 17)), int(rng.integers(6, 15))
+        return Plan("document", 0, pages, rows, cols, (8, 12))
+    rows, cols = (int(n) for n in rng.integers(5, 13, size=2))
+    if drawn < 0.7:
+        return Plan("clip", 0, int(rng.integers(6, MOMENT_SECONDS + 1)), rows, cols, (8, 14), choice=0.2, moment=0.7)
+    return Plan("clip", 0, int(rng.integers(8, 17)), rows, cols, (8, 14), 4, choice=0.7)
 
 
 def _affordable(plan: Plan, most: int) -> int:
     media = plan.parts * (plan.rows * plan.cols + (11 if plan.kind == "clip" else 2))
-    return max(4, min(most, TOKENS // (media + plan.max_turns * _TURN_TOKENS)))
+    return max(2, min(most, TOKENS // (media + plan.max_turns * _TURN_TOKENS)))
 
 
 @contextmanager

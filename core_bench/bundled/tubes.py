@@ -8,16 +8,17 @@ frame) and `video/<folder>/<vid>.mp4`.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from core_bench.bundled import words
-from core_bench.bundled.clip import FPS, Clip, Track
+from core_bench.bundled.clip import FPS, MOMENT_SECONDS, Clip, Track
 from core_bench.bundled.dataset import Dataset
 from core_bench.bundled.mp4 import write_mp4
-from core_bench.bundled.videos import SMALL, Clips, clips, frames_of, sized
+from core_bench.bundled.videos import Clips, clips, frames_of, sized
 
 _FOLDER = "0000"
 _SHORTEST, _LONGEST = 3, 8  # seconds of a described moment
@@ -95,11 +96,14 @@ def _boxes(about: dict[str, Any], clip: Clip) -> dict[str, Any]:
     }
 
 
+# (seconds, rows, columns)
+_SIZES = ((9, 3, 3), (9, 3, 4), (8, 3, 4), (8, 4, 4), (7, 4, 4), (6, 4, 4))
+
 # Every clip is asked for by a caption and one or two questions: 65 and 130 items.
 DATASETS = {
     "vidstg": Dataset(
-        splits={"detect": Clips(seed=601, n=26, sizes=SMALL), "eval": Clips(seed=602, n=52, sizes=SMALL)},
+        splits={"detect": Clips(seed=601, n=26, sizes=_SIZES), "eval": Clips(seed=602, n=52, sizes=_SIZES)},
         write=write_vidstg,
-        sized=sized,
+        sized=partial(sized, longest=MOMENT_SECONDS),
     )
 }

@@ -48,13 +48,13 @@ class Clips:
 SMALL = ((12, 3, 3), (10, 3, 4), (10, 3, 3), (8, 4, 4), (8, 3, 4), (6, 4, 4))
 
 
-def sized(spec: Clips, tokens: int) -> Clips:
-    """`spec` with clips of one size, so that a prompt has about `tokens` tokens: 16 s, and the grid grows; below 400
-    tokens shorter ones. UserError below 150 tokens."""
+def sized(spec: Clips, tokens: int, longest: int = LONGEST) -> Clips:
+    """`spec` with clips of one size, so that a prompt has about `tokens` tokens: `longest` seconds, and the grid grows;
+    below 400 tokens shorter ones. UserError below 150 tokens."""
     if tokens < _LEAST_TOKENS:
         raise UserError(f"a generated clip of {tokens} tokens: expected at least {_LEAST_TOKENS}")
     room = tokens - _TEXT_TOKENS
-    seconds = LONGEST if tokens >= _SHORT_OF else min(LONGEST, round(room / (_SECOND_TOKENS + 9)))
+    seconds = longest if tokens >= _SHORT_OF else min(longest, round(room / (_SECOND_TOKENS + 9)))
     cells = room / seconds - _SECOND_TOKENS
     rows = max(3, int(cells**0.5))
     return replace(spec, sizes=((seconds, rows, max(3, round(cells / rows))),))

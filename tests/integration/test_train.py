@@ -247,7 +247,7 @@ def test_the_curriculum_and_the_learning_rate_keep_their_bounds() -> None:
         drawn = curriculum(recipe, step, np.random.default_rng(step))
         cells, (fewest, most) = drawn.parts * drawn.rows * drawn.cols, drawn.objects
         assert 1 <= fewest <= most <= min(16, cells), "objects have distinct shapes and cells of their own"
-        assert 4 <= drawn.size <= recipe.batch_size
+        assert 2 <= drawn.size <= recipe.batch_size
         assert 0 < learning_rate(recipe, step) <= recipe.lr
     assert learning_rate(recipe, 0) == pytest.approx(recipe.lr / recipe.warmup)
     assert learning_rate(recipe, recipe.steps // 2) == recipe.lr

@@ -202,6 +202,9 @@ def media(doc):
 def evidence(doc):
     return [Region(medium=0, frame=int(doc["frame"]))]
 
+def listed(doc):
+    return "/".join(doc["options"])
+
 def text(doc, lmms_eval_specific_kwargs=None):
     return lmms_eval_specific_kwargs["pre"] + doc["question"]
 
@@ -232,6 +235,12 @@ def test_functions(make: Any) -> None:
     assert spec.score(sample, "?") == spec.score(sample, "?\n")
     assert spec.score(sample, "?").unparsed
     assert "helper.evidence: KeyError: 'frame'" in failure(make(WITH_FUNCTIONS, [ROW], FUNCTIONS)).reason
+
+
+def test_a_prompt_function_gets_the_column_options_as_it_is(make: Any) -> None:
+    text = "doc_to_text: !function helper.listed\nmetadata: {core_bench: {choices: options}}\n"
+    row = {**ROW, "options": ["A. red", "B. blue"], "answer": "A"}
+    assert only(make(text, [row], FUNCTIONS)).prompt == "A. red/B. blue"
 
 
 def test_functions_are_imported_only_when_called(make: Any, tmp_path: Path) -> None:
