@@ -52,7 +52,7 @@ def install(family: str, training: Path) -> dict[str, Any]:
     }
 
 
-def add_runs(family: str, entry: dict[str, Any], runs: Path, task: str) -> dict[str, Any]:
+def add_runs(family: str, entry: dict[str, Any], runs: Path) -> dict[str, Any]:
     """The entry with the head table and the figures of the runs in `runs`, which must be of this very checkpoint."""
     records = {mode: load_record(runs / mode / "record.json") for mode in ("detect", "ablate", "hybrid")}
     for mode, record in records.items():
@@ -61,9 +61,10 @@ def add_runs(family: str, entry: dict[str, Any], runs: Path, task: str) -> dict[
     folder = MANIFEST.parent / family
     for path in [*(runs / "detect").glob("heads.*.tsv"), runs / "detect" / TABLE, runs / "detect" / SIDECAR]:
         shutil.copyfile(path, folder / path.name)
-    found = claims(records["ablate"], records["hybrid"], task)
-    figures = {claim.text: claim.measured for claim in found}
-    return {**entry, "files": file_hashes(folder), "figures": {task: figures}}
+    figures: dict[str, dict[str, str]] = {}
+    for claim in claims(records["ablate"], records["hybrid"]):
+        figures.setdefault(claim.task, {})[claim.text] = claim.measured
+    return {**entry, "files": file_hashes(folder), "figures": figures}
 
 
 def file_hashes(folder: Path) -> dict[str, str]:
@@ -80,7 +81,6 @@ def main() -> int:
     parser.add_argument("--family", choices=["qwen3vl"], required=True)
     parser.add_argument("--training", type=Path, help="OUT of core_bench.bundled.train")
     parser.add_argument("--runs", type=Path, help="folder with detect/, ablate/ and hybrid/")
-    parser.add_argument("--task", default="core_refcocog_tiny")
     args = parser.parse_args()
     entries = manifest()
     try:
@@ -89,7 +89,7 @@ def main() -> int:
         if args.runs is not None:
             if args.family not in entries:
                 raise UserError(f"--family {args.family}: no checkpoint is bundled: expected --training first")
-            entries[args.family] = add_runs(args.family, entries[args.family], args.runs, args.task)
+            entries[args.family] = add_runs(args.family, entries[args.family], args.runs)
     except UserError as error:
         print(f"release: error: {error}", file=sys.stderr)
         return 2
