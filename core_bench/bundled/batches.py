@@ -31,7 +31,8 @@ _SYSTEM_RATE = 0.25  # share of clip conversations that open with MLVU's system 
 class Plan:
     """What one step trains on. `kind`: "picture", "document" or "clip"; `parts`: pictures, pages or seconds of one
     conversation; `objects`: their number, a closed range; `one_second`: whether clips are seen second by second, so
-    that moments can be asked for; `choice`: share of the turns that are multiple choice, `moment`: about moments.
+    that moments can be asked for; `choice`: share of the turns that are multiple choice, `moment`: about moments,
+    `absent` (of a document's): about a shape that it does not show.
     `reach`: question and media are moved apart by up to so many positions, in half of the conversations."""
 
     kind: str
@@ -45,6 +46,7 @@ class Plan:
     moment: float = 0.0
     one_second: bool = True
     reach: int = 0
+    absent: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class Batch:
     `aux` has helping targets, by name: the color at the `shape` word of a question, the letter at an `option`, at the
     visual tokens of an object the last digit of the second (`time`) and whether it is its first one (`begins`), where
     the letter of an option is said its color (`choice`), and where a moment is said the `asked` shape. `looks`: by name
-    of LOOKS, (row, column of an answer, column where it stands). `kinds[i]` is the kind of turn i, whose first
+    of LOOKS, (row, column of an answer, column where it stands). `idle`: (row, column) of tokens of questions
+    behind the word that asks. `kinds[i]` is the kind of turn i, whose first
     supervised position is `firsts[i]`. `shifts`: (row, first column, distance) of the conversations whose questions
     are moved away from the media.
     """
@@ -63,6 +66,7 @@ class Batch:
     answers: torch.Tensor  # int64 [n, 3]
     aux: dict[str, torch.Tensor]  # int64 [m, 3] each
     looks: dict[str, torch.Tensor]  # int64 [m, 3] each
+    idle: torch.Tensor  # int64 [m, 2]
     kinds: tuple[str, ...]
     firsts: tuple[int, ...]
     shifts: tuple[tuple[int, int, int], ...]
@@ -152,7 +156,7 @@ def _document(turns: Turns, rng: np.random.Generator, plan: Plan, n_objects: int
     absent = sorted(set(words.SHAPES) - {thing.shape for thing in things})
     asked = []
     for index in rng.permutation(len(things))[: plan.max_turns]:
-        if absent and rng.random() < 0.2:
+        if absent and rng.random() < plan.absent:
             asked.append(document_turn(rng, str(rng.choice(absent)), None))
         elif rng.random() < 0.6:
             asked.append(document_turn(rng, things[index].shape, things[index].color))
@@ -224,6 +228,7 @@ class Row:
     answers: list[tuple[int, int]]
     aux: dict[str, list[tuple[int, int]]]
     looks: dict[str, list[tuple[int, int]]]
+    idle: list[int]
     kinds: list[str]
     firsts: list[int]  # into `answers`
     media_end: int  # the first column after the media
@@ -236,13 +241,14 @@ def write_row(turns: Turns, talk: Conversation) -> Row:
     before = len(ids) - len(talk.media_ids)
     aux: dict[str, list[tuple[int, int]]] = {"shape": [], "option": [], "choice": [], "asked": []}
     aux |= {name: [(before + at, target) for at, target in marks] for name, marks in talk.marks.items()}
-    row = Row(ids, [], aux, {name: [] for name in LOOKS}, [], [], len(ids))
+    row = Row(ids, [], aux, {name: [] for name in LOOKS}, [], [], [], len(ids))
     for number, turn in enumerate(talk.turns):
         if number:
             ids += turns.encode("<|im_start|>user\n")
         question = turns.encode(f"{turn.text}<|im_end|>\n<|im_start|>assistant\n{turn.prime}")
+        asked = question.index(turns.shape_ids[turn.shape])
+        row.idle += [len(ids) + asked + 1, len(ids) + (asked + len(question)) // 2]
         if turn.color is not None:
-            asked = question.index(turns.shape_ids[turn.shape])
             row.aux["shape"].append((len(ids) + asked, turns.color_ids[turn.color]))
             for letter, option in zip(LETTERS, turn.options, strict=False):
                 at = len(ids) + question.index(turns.color_ids[option], asked)
@@ -292,18 +298,22 @@ def make_batch(turns: Turns, rng: np.random.Generator, plan: Plan) -> Batch:
     aux: dict[str, list[tuple[int, int, int]]] = {}
     looks: dict[str, list[tuple[int, int, int]]] = {}
     shifts: list[tuple[int, int, int]] = []
+    idle: list[tuple[int, int]] = []
     kinds, firsts = [], []  # type: list[str], list[int]
     for number, row in enumerate(rows):
         firsts += [len(answers) + first for first in row.firsts]
         kinds += row.kinds
         answers += [(number, column, target) for column, target in row.answers]
+        idle += [(number, column) for column in row.idle]
         for found, of_row in ((aux, row.aux), (looks, row.looks)):
             for name, pairs in of_row.items():
                 found.setdefault(name, []).extend((number, column, other) for column, other in pairs)
         if plan.reach and rng.random() < 0.5:
             shifts.append((number, row.media_end, int(rng.integers(1, plan.reach))))
     helping, guiding = ({name: torch.tensor(m) for name, m in marks.items() if m} for marks in (aux, looks))
-    return Batch(inputs, torch.tensor(answers), helping, guiding, tuple(kinds), tuple(firsts), tuple(shifts))
+    return Batch(
+        inputs, torch.tensor(answers), helping, guiding, torch.tensor(idle), tuple(kinds), tuple(firsts), tuple(shifts)
+    )
 
 
 def _pixels(plan: Plan, talks: Sequence[Conversation]) -> dict[str, torch.Tensor]:

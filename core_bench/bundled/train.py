@@ -10,19 +10,17 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
 from transformers import Qwen3VLForConditionalGeneration
-from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb
 
-from core_bench.bundled import architecture
+from core_bench.bundled import architecture, guide
 from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
 from core_bench.bundled.clip import MOMENT_SECONDS
 from core_bench.bundled.warmstart import warm_start
@@ -34,22 +32,23 @@ class Recipe:
     """Everything that the result depends on besides library versions and the processor's arithmetic."""
 
     seed: int = 0
-    steps: int = 2600
-    probe_steps: int = 200
+    steps: int = 2000
+    probe_steps: int = 100
     pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
+    short_until: int = 700  # until this step clips of at most 8 seconds
+    long_from: int = 800  # from this step on, a share of long media
+    long_share: float = 0.2
     reach: int = 2048  # positions by which questions are moved away from the media at most
     reach_from: int = 500
-    long_from: int = 1200  # from this step on, a share of long media
-    long_share: float = 0.2
-    moments_from: int = 1500  # from this step on more questions about moments, which are learned last
-    short_until: int = 1200  # until this step clips of at most 8 seconds
     batch_size: int = 32
     lr: float = 2e-3
     warmup: int = 100
-    decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
+    decay_from: float = 0.55  # share of the steps after which the learning rate falls linearly to zero
     aux_until: float = 0.85  # share of the steps during which there are helping targets
+    idle_from: int = 400  # from this step on, heads of the upper layers are kept from looking at media idly
+    idle_weight: float = 0.3
     head_dropout: float = 0.1  # whole heads, per conversation: several heads then carry an answer onward
-    head_dropout_from: int = 1500  # in layers 1 and up
+    head_dropout_from: int = 1000  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
 
@@ -69,12 +68,10 @@ def learning_rate(recipe: Recipe, step: int) -> float:
     return recipe.lr * min(rising, falling)
 
 
-AUX_LAYERS = 3  # the helping targets are read off half-way
-# Which head answers by looking where (batches.LOOKS). Left alone, the model does not find out within thousands of steps
-# that a letter is read off the option of the remembered color. These heads retrieve nothing from a question: RAM does
-# not see them.
-GUIDED_LAYER = 4
-GUIDED_HEADS = {"option": 0, "first": 2, "last": 4}
+# After how many layers a helping target is read off, so that the layers above can work with it. After the first one the
+# color stands at the word that asks for it: that is where retrieval settles.
+AUX_LAYERS = {"shape": 1}
+AUX_LAYERS_ELSE = 3
 LOG_EVERY = 20  # steps that one line of the log averages
 TOKENS = 5000  # of one step, about: conversations are fewer where they are longer
 _TURN_TOKENS = 45
@@ -90,20 +87,17 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
         plan = _long_plan(rng)
         return replace(plan, size=_affordable(plan, 8), reach=0 if plan.moment else recipe.reach)
     drawn = rng.random()
-    if drawn < 0.25:
+    if drawn < 0.2:
         rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
         plan = Plan("picture", 0, 1, rows, cols, (4, min(16, rows * cols // 2)), 4, choice=0.4)
     elif drawn < 0.45:
         pages, rows, cols = int(rng.integers(1, 5)), int(rng.integers(4, 9)), int(rng.integers(4, 8))
-        plan = Plan("document", 0, pages, rows, cols, (4, min(12, pages * cols)))
+        plan = Plan("document", 0, pages, rows, cols, (4, min(12, pages * cols)), absent=0.3)
     else:
         watched = bool(rng.random() < 0.7)
-        late = step >= recipe.moments_from
-        longest = 8 if step < recipe.short_until else MOMENT_SECONDS if watched and late else 16
+        longest = 8 if step < recipe.short_until else MOMENT_SECONDS if watched else 16
         seconds, rows, cols = int(rng.integers(3, longest + 1)), int(rng.integers(3, 5)), int(rng.integers(3, 5))
-        most = (0.25, 0.65) if late else (0.45, 0.4)
-        choice, moment = most if watched else (0.8, 0.0)
-        turns = 6 if watched and late else 4
+        choice, moment, turns = (0.4, 0.5, 6) if watched else (0.8, 0.0, 4)
         plan = Plan("clip", 0, seconds, rows, cols, (6, 14), turns, choice, moment, one_second=watched)
     # Which second is first or last shows in the distances, so these stay as they are where moments are asked for.
     reach = 0 if step < recipe.reach_from or plan.moment else recipe.reach
@@ -160,85 +154,44 @@ def losses(
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, float]]:
     """Cross entropy at the answers and at the helping targets by name, and the share of right answers by kind.
 
-    The helping targets are read off after AUX_LAYERS layers: what they ask for is then there for the layers above to
-    work with.
+    The helping targets are read off after AUX_LAYERS layers.
     """
     language = model.model.language_model
-    with captured(language.layers[AUX_LAYERS - 1]) as halfway, looking(language.layers[GUIDED_LAYER]) as seen:
+    with captured(language.layers) as after, guide.watched(language.layers) as calls:
         positions = _positions(model, batch)
         hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
     among = {"choice": list(turns.color_ids.values()), "asked": list(turns.shape_ids.values())}
     among["begins"] = [turns.yes_id, turns.no_id]
-    early = language.norm(halfway[0])
     aux = {}
     for name, marks in batch.aux.items():
-        said = model.lm_head(early[marks[:, 0], marks[:, 1]])
+        early = after[AUX_LAYERS.get(name, AUX_LAYERS_ELSE) - 1]
+        said = model.lm_head(language.norm(early[marks[:, 0], marks[:, 1]]))
         if name in among:  # only which of these it is: another token may stay the likeliest
             others = torch.ones(said.shape[1], dtype=torch.bool)
             others[among[name]] = False
             said = said.masked_fill(others, -torch.inf)
         aux[name] = functional.cross_entropy(said, marks[:, 2])
-    for name, marks in batch.looks.items():
-        log_mass = attention_rows(language.layers[GUIDED_LAYER].self_attn, GUIDED_HEADS[name], marks, **seen)
-        aux[f"look {name}"] = -log_mass[torch.arange(len(marks)), marks[:, 2]].mean()
+    aux |= guide.look_losses(calls[guide.LAYER], batch)
+    aux["idle"] = guide.idle_loss([calls[layer] for layer in guide.IDLE_LAYERS], batch)
     answers = model.lm_head(hidden[batch.answers[:, 0], batch.answers[:, 1]])
     right = _right_by_kind(batch, answers.argmax(-1) == batch.answers[:, 2])
     return functional.cross_entropy(answers, batch.answers[:, 2]), aux, right
 
 
 @contextmanager
-def looking(layer: Any) -> Iterator[dict[str, torch.Tensor]]:
-    """What the attention of a decoder layer is called with: its hidden states, cosines and sines."""
-    seen: dict[str, torch.Tensor] = {}
-
-    def keep(_: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-        seen["hidden"] = kwargs["hidden_states"]
-        seen["cos"], seen["sin"] = kwargs["position_embeddings"]
-
-    hook = layer.self_attn.register_forward_pre_hook(keep, with_kwargs=True)
-    try:
-        yield seen
-    finally:
-        hook.remove()
-
-
-def attention_rows(
-    attention: Any,
-    head: int,
-    marks: torch.Tensor,
-    *,
-    hidden: torch.Tensor,
-    cos: torch.Tensor,
-    sin: torch.Tensor,
-) -> torch.Tensor:
-    """Log attention of one query head at the (row, column) of `marks`: float32 [marks, columns], -inf if later."""
-    rows, columns = marks[:, 0], marks[:, 1]
-    size = attention.head_dim
-    kv_head = head // attention.num_key_value_groups
-    q_weight = attention.q_proj.weight[head * size : (head + 1) * size]
-    k_weight = attention.k_proj.weight[kv_head * size : (kv_head + 1) * size]
-    q_BND = attention.q_norm(functional.linear(hidden, q_weight))
-    k_BND = attention.k_norm(functional.linear(hidden, k_weight))
-    q_BND, k_BND = apply_rotary_pos_emb(q_BND[:, None], k_BND[:, None], cos, sin)
-    q_MD, k_MND = q_BND[rows, 0, columns], k_BND[rows, 0]
-    scores_MN = torch.einsum("md,mnd->mn", q_MD, k_MND) * attention.scaling
-    later_MN = torch.arange(hidden.shape[1])[None] > columns[:, None]
-    return scores_MN.masked_fill(later_MN, -torch.inf).log_softmax(-1)
-
-
-@contextmanager
-def captured(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
-    """The outputs of a module's calls, in a list."""
+def captured(layers: Iterable[torch.nn.Module]) -> Iterator[list[torch.Tensor]]:
+    """The output of every layer in turn."""
     outputs: list[torch.Tensor] = []
 
     def keep(_: torch.nn.Module, args: tuple, output: torch.Tensor | tuple) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    hook = module.register_forward_hook(keep)
+    hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         yield outputs
     finally:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
 
 
 def _positions(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
@@ -317,7 +270,11 @@ class Trainer:
         first_layer = 1 if step < recipe.steps else 0
         with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
             answer, aux, right = losses(self.model, batch, self.turns)
-        loss = answer + sum(aux.values()) if step < recipe.aux_until * recipe.steps else answer
+        loss = answer
+        if step >= recipe.idle_from:
+            loss = loss + recipe.idle_weight * aux["idle"]
+        if step < recipe.aux_until * recipe.steps:
+            loss = loss + sum(value for name, value in aux.items() if name != "idle")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)
         self.optimizer.zero_grad(set_to_none=True)
