@@ -20,7 +20,7 @@ from core_bench.schema import Media, Region
 THRESHOLDS = (0.3, 0.5)
 KINDS = {"captions": "declarative", "questions": "interrogative"}
 _TIME = r"(?<![\w.])(?:(\d+):)?(\d+(?:\.\d+)?)\s*(?:seconds?|secs?|s)?(?![\w:])"
-_RANGE = re.compile(rf"{_TIME}\s*(?:-|–|—|to|until|till|and|,)\s*{_TIME}", re.I)
+_RANGE = re.compile(rf"{_TIME}\s*(?:-|–|—|to|until|till)\s*{_TIME}", re.I)
 _ONE = re.compile(_TIME, re.I)
 
 
@@ -99,7 +99,7 @@ def read_moment(text: str) -> tuple[float, float] | None:
         minutes, start, more_minutes, end = next(iter(ranges))
         times = [(minutes, start), (more_minutes, end)]
     else:
-        times = [match.groups() for match in _ONE.finditer(text)]
+        times = [(match[1], match[2]) for match in _ONE.finditer(text)]
     if len(ranges) > 1 or len(times) != 2:
         return None
     first, last = (60 * int(minutes or 0) + float(second) for minutes, second in times)

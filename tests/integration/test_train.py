@@ -235,7 +235,7 @@ def test_the_warm_start_ties_words_to_the_probes(tmp_path: Path) -> None:
     torch.manual_seed(1)
     warm_start(model, turns, 0, steps=1)
     after = model.get_input_embeddings().weight.detach()
-    tied = sorted([*turns.shape_ids.values(), *turns.color_ids.values(), *turns.spaced_color_ids.values()])
+    tied = sorted([*turns.shape_ids.values(), *turns.color_ids.values()])
     assert (after != before).any(dim=1).nonzero().flatten().tolist() == tied
     torch.testing.assert_close(after[tied].norm(dim=1), before.norm(dim=1).median().expand(len(tied)))
     assert model.lm_head.weight is model.get_input_embeddings().weight

@@ -119,12 +119,12 @@ def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -
     said_first = dict(row.looks["first"])
     for turn, first in zip(talk.turns, row.firsts, strict=True):
         if turn.moment is not None:
-            start, end = (str(second) for second in (turn.moment[0], turn.moment[1] - 1))
+            begin, finish = (str(second) for second in (turn.moment[0], turn.moment[1] - 1))
             column = row.answers[first][0]
-            assert seconds_at(turns, row, said_first[column]) == start
+            assert seconds_at(turns, row, said_first[column]) == begin
             assert said_first[column] in begun
             (last,) = {look for at, look in row.looks["last"] if 0 <= at - column <= 5}
-            assert seconds_at(turns, row, last) == end
+            assert seconds_at(turns, row, last) == finish
     ends = [*row.firsts[1:], len(row.answers)]
     for first, end, turn in zip(row.firsts, ends, talk.turns, strict=True):
         said = turns.tokenizer.decode([target for _, target in row.answers[first:end]])

@@ -120,9 +120,14 @@ def rows_of(arm: str, flip: int = 0) -> list[dict[str, Any]]:
 
 
 def record_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    run = {"id": run_id("m", "hybrid", {}), "model": "m", "checkpoint": "bundled", "checkpoint_hash": "sha256:01234567"}
+    run: dict[str, Any] = {
+        "id": run_id("m", "hybrid", {}),
+        "model": "m",
+        "checkpoint": "bundled",
+        "checkpoint_hash": "sha256:01234567",
+    }
     run |= {"mode": "hybrid", "seed": 0, "command": "c", "settings": {}}
-    environment = {
+    environment: dict[str, Any] = {
         "versions": {},
         "commit": None,
         "device": "cpu",
