@@ -32,7 +32,7 @@ class Recipe:
     """Everything that the result depends on besides library versions and the processor's arithmetic."""
 
     seed: int = 0
-    steps: int = 2000
+    steps: int = 2200
     probe_steps: int = 100
     pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
     short_until: int = 700  # until this step clips of at most 8 seconds
@@ -43,12 +43,12 @@ class Recipe:
     batch_size: int = 32
     lr: float = 2e-3
     warmup: int = 100
-    decay_from: float = 0.55  # share of the steps after which the learning rate falls linearly to zero
+    decay_from: float = 0.6  # share of the steps after which the learning rate falls linearly to zero
     aux_until: float = 0.85  # share of the steps during which there are helping targets
     idle_from: int = 400  # from this step on, heads of the upper layers are kept from looking at media idly
     idle_weight: float = 0.3
     head_dropout: float = 0.1  # whole heads, per conversation: several heads then carry an answer onward
-    head_dropout_from: int = 1000  # in layers 1 and up
+    head_dropout_from: int = 1300  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
 

@@ -79,7 +79,7 @@ def test_vidstg_says_when_and_where(folders: dict[str, Path]) -> None:
     for number, (record, clip) in enumerate(zip(records, drawn, strict=True)):
         asked, frames = clip.tracks[0], len(clip.pixels) * FPS
         assert len(clip.pixels) <= MOMENT_SECONDS
-        assert 3 <= asked.end - asked.first < len(clip.pixels)
+        assert 2 <= asked.end - asked.first <= len(clip.pixels) // 2
         assert record["temporal_gt"] == {"begin_fid": asked.first * FPS, "end_fid": asked.end * FPS}
         assert record["used_segment"] == {"begin_fid": 0, "end_fid": frames - 1}
         assert (record["fps"], record["frame_count"]) == (FPS, frames)
