@@ -51,16 +51,18 @@ class Recipe:
     head_dropout_from: int = 1300  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
+    finish_rounds: int = 2  # each with a learning rate that rises and falls
 
     @property
     def total_steps(self) -> int:
-        return self.steps + self.finish_steps
+        return self.steps + self.finish_rounds * self.finish_steps
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, constant, linear decay to zero; the same again, shorter and lower, for the finish."""
+    """Linear warm-up, constant, linear decay to zero; the same again, shorter and lower, for each finishing round."""
     if step >= recipe.steps:
-        done, left = step - recipe.steps, recipe.total_steps - step
+        done = (step - recipe.steps) % recipe.finish_steps
+        left = recipe.finish_steps - done
         return recipe.finish_lr * min(1.0, (done + 1) / 10, left / (0.5 * recipe.finish_steps))
     rising = min(1.0, (step + 1) / recipe.warmup)
     start = recipe.decay_from * recipe.steps

@@ -19,7 +19,7 @@ from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 
-TINY = Recipe(steps=4, batch_size=4, probe_steps=2, warmup=2, head_dropout_from=1, finish_steps=2)
+TINY = Recipe(steps=4, batch_size=4, probe_steps=2, warmup=2, head_dropout_from=1, finish_steps=1)
 
 
 def trainer_in(folder: Path, recipe: Recipe = TINY) -> Trainer:
@@ -254,4 +254,5 @@ def test_the_curriculum_and_the_learning_rate_keep_their_bounds() -> None:
     assert learning_rate(recipe, recipe.steps - 1) < recipe.lr / 100
     finish = [learning_rate(recipe, step) for step in range(recipe.steps, recipe.total_steps)]
     assert max(finish) == recipe.finish_lr
+    assert finish[: recipe.finish_steps] * recipe.finish_rounds == finish
     assert finish[-1] < recipe.finish_lr / 50
