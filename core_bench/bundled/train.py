@@ -10,9 +10,10 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,14 @@ class Recipe:
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
     finish_rounds: int = 2  # each with a learning rate that rises and falls
+    spared: str = "0:6,0:7"  # heads that the second round never drops: the two that retrieve most after the first
+
+    def spared_heads(self, step: int) -> list[tuple[int, int]]:
+        """(layer, head) of those that are not dropped at a step."""
+        if step < self.steps + self.finish_steps or not self.spared:
+            return []
+        pairs = (pair.split(":") for pair in self.spared.split(","))
+        return [(int(layer), int(head)) for layer, head in pairs]
 
     @property
     def total_steps(self) -> int:
@@ -128,22 +137,30 @@ def _affordable(plan: Plan, most: int) -> int:
 
 @contextmanager
 def dropped_heads(
-    model: Qwen3VLForConditionalGeneration, rate: float, seed: int, first_layer: int = 1
+    model: Qwen3VLForConditionalGeneration,
+    rate: float,
+    seed: int,
+    first_layer: int = 1,
+    spared: Sequence[tuple[int, int]] = (),
 ) -> Iterator[None]:
-    """Silences each head (o_proj input) of `first_layer` and above with probability `rate`, per conversation."""
+    """Silences each head (o_proj input) of `first_layer` and above with probability `rate`, per conversation, but for
+    the `spared` (layer, head)."""
     generator = torch.Generator().manual_seed(seed)
     text = model.config.text_config
 
-    def silence(module: torch.nn.Module, args: tuple) -> tuple:
+    def silence(module: torch.nn.Module, args: tuple, kept: list[int]) -> tuple:
         x_BND = args[0]
         keep = torch.rand(x_BND.shape[0], 1, text.num_attention_heads, 1, generator=generator) >= rate
+        keep[:, :, kept] = True
         heads = x_BND.unflatten(-1, (text.num_attention_heads, text.head_dim)) * keep
         return (heads.flatten(-2),)
 
     hooks = []
     if rate > 0:
-        layers = model.model.language_model.layers[first_layer:]
-        hooks = [layer.self_attn.o_proj.register_forward_pre_hook(silence) for layer in layers]
+        for number, layer in enumerate(model.model.language_model.layers):
+            kept = [head for of, head in spared if of == number]
+            if number >= first_layer:
+                hooks.append(layer.self_attn.o_proj.register_forward_pre_hook(partial(silence, kept=kept)))
     try:
         yield
     finally:
@@ -270,7 +287,8 @@ class Trainer:
         batch = make_batch(self.turns, rng, curriculum(recipe, step, rng))
         rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
         first_layer = 1 if step < recipe.steps else 0
-        with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer):
+        spared = recipe.spared_heads(step)
+        with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer, spared):
             answer, aux, right = losses(self.model, batch, self.turns)
         loss = answer
         if step >= recipe.idle_from:

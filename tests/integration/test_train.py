@@ -175,7 +175,9 @@ def test_the_same_state_exports_the_same_bytes(straight: Trainer, checkpoint: Pa
     assert Qwen3VL.load(checkpoint).checkpoint_hash == hash_before, "the log is no part of the checkpoint"
 
 
-def o_proj_inputs(model: Any, batch: Batch, rate: float, seed: int = 0, first_layer: int = 1) -> list[torch.Tensor]:
+def o_proj_inputs(
+    model: Any, batch: Batch, rate: float, seed: int = 0, first_layer: int = 1, spared: Any = ()
+) -> list[torch.Tensor]:
     """[B, N, heads, head_dim] of every layer: what o_proj really got."""
     seen: list[torch.Tensor] = []
     text = model.config.text_config
@@ -185,7 +187,7 @@ def o_proj_inputs(model: Any, batch: Batch, rate: float, seed: int = 0, first_la
 
     hooks = [layer.self_attn.o_proj.register_forward_hook(keep) for layer in model.model.language_model.layers]
     try:
-        with torch.no_grad(), dropped_heads(model, rate, seed, first_layer):
+        with torch.no_grad(), dropped_heads(model, rate, seed, first_layer, spared):
             model.model(**batch.inputs, use_cache=False)
     finally:
         for hook in hooks:
@@ -209,6 +211,17 @@ def test_dropped_heads_are_whole_heads_from_a_layer_on(tiny_model: Any, batch: B
     assert torch.equal(dropped[first_layer], plain[first_layer] * keep_BNHD), "the other heads are as they were"
     other = o_proj_inputs(tiny_model, batch, 0.5, seed=1, first_layer=first_layer)
     assert not torch.equal(gone_LBH[first_layer], (other[first_layer] == 0).all(dim=3).all(dim=1))
+
+
+def test_spared_heads_are_never_dropped(tiny_model: Any, batch: Batch) -> None:
+    spared = [(0, 1), (2, 3), (2, 4)]
+    plain = o_proj_inputs(tiny_model, batch, 0.0)
+    dropped = o_proj_inputs(tiny_model, batch, 1.0, first_layer=0, spared=spared)
+    for layer, (before, after) in enumerate(zip(plain, dropped, strict=True)):
+        for head in range(before.shape[2]):
+            silent = bool((after[:, :, head] == 0).all())
+            assert silent == ((layer, head) not in spared)
+    assert torch.equal(dropped[0][:, :, 1], plain[0][:, :, 1])
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.5])
