@@ -371,8 +371,15 @@ def test_tasks_by_name_path_and_folder(make: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("bundled", [True, False])
-def test_defaults_exist_for_every_mode(mode: str, bundled: bool) -> None:
-    assert "core_refcocog_tiny" in [spec.name for spec in load_tasks(None, mode, bundled=bundled)]
+def test_defaults_of_every_mode(mode: str, bundled: bool) -> None:
+    defaults = {
+        "detect": {"refcocog", "vidstg", "mmlongbench_doc", "mmdocir"},
+        "ablate": {"refcocog", "mmlongbench_doc", "videomme"},
+        "hybrid": {"mlvu", "videomme"},
+        "dense": {"mlvu", "videomme"},
+    }
+    found = {spec.name for spec in load_tasks(None, mode, bundled=bundled)}
+    assert found == {f"core_{name}_tiny" for name in defaults[mode]}
 
 
 def test_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -71,9 +71,23 @@ def test_digits_stand_alone(built: Any, number: int) -> None:
 
 
 def test_words_of_the_tasks_are_single_tokens(built: Any) -> None:
-    for word in (*words.COLORS, *words.SHAPES):
+    for word in words.SHAPES:
         for text in (word, " " + word):
             assert len(built.encode(text, add_special_tokens=False)) == 1, text
+
+
+def test_a_color_is_one_token_wherever_it_stands(built: Any) -> None:
+    for color in words.COLORS:
+        (token,) = built.encode(color, add_special_tokens=False)
+        for text in (f" {color}", f"A. {color}\n", f"(B) {color}"):
+            assert token in built.encode(text, add_special_tokens=False), text
+
+
+def test_a_letter_of_an_option_is_one_token_wherever_it_stands(built: Any) -> None:
+    for letter in "ABCD":
+        (token,) = built.encode(letter, add_special_tokens=False)
+        for text in (f"({letter}) red", f"\n{letter}. red", f"Best Option: ({letter}"):
+            assert token in built.encode(text, add_special_tokens=False), text
 
 
 def test_control_tokens_are_one_token_each_and_end_what_should_end(built: Any) -> None:
