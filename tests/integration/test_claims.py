@@ -37,7 +37,9 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
 
 @pytest.mark.slow
 def test_claims_hold_on_every_default_task(tmp_path: Path) -> None:
-    found = measured(tmp_path, {"ablate": 60, "hybrid": 16})
+    found = measured(
+        tmp_path, {"ablate": 128, "hybrid": 16}
+    )  # the whole eval split: a part of it is too few for 5 points
     assert [(c.task, c.text, c.measured) for c in claims(found["ablate"], found["hybrid"]) if c.holds is False] == []
 
 
