@@ -8,7 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ def image_blind(
     wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, samples: Sequence[AnySample]
 ) -> dict[str, Any] | None:
     """Headline metric with all media replaced by seeded noise; measured once per checkpoint and data, then cached."""
-    return _control(wrapper, config, spec, samples, "image-blind", config.seed)
+    return _Control(wrapper, config, spec, samples, "image-blind", config.seed).metric()
 
 
 def shuffled_media(
@@ -50,7 +50,7 @@ def shuffled_media(
         return None
     media = {sample.id: sample.media for sample in usable}
     shown = [replace(sample, media=media[givers[sample.id]], evidence=()) for sample in usable]
-    return _control(wrapper, config, spec, shown, "shuffled media", None)
+    return _Control(wrapper, config, spec, shown, "shuffled media", None).metric()
 
 
 def derangement(clusters: Mapping[str, str], seed: int) -> dict[str, str] | None:
@@ -74,55 +74,60 @@ def derangement(clusters: Mapping[str, str], seed: int) -> dict[str, str] | None
     return dict(zip(order, order[largest:] + order[:largest], strict=True))
 
 
-def _control(
-    wrapper: ModelWrapper,
-    config: RunConfig,
-    spec: TaskSpec,
-    samples: Sequence[AnySample],
-    kind: str,
-    noise_seed: int | None,
-) -> dict[str, Any] | None:
-    """The unchanged model's headline metric on `samples` as they are here, from the cache if it is there."""
-    key: list[Any] = [kind, wrapper.checkpoint_hash, spec.name, data_digest(samples), str(wrapper.model.dtype)]
-    key += [config.max_pixels, config.frames, config.fps, noise_seed]
-    key += [config.max_new_tokens or spec.max_new_tokens, spec.headline]
-    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
-    path = cache_dir() / "controls" / f"{spec.name}-{name}.json"
-    if path.is_file():
-        cached: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8"))
-        return cached
-    result = _measured(wrapper, config, spec, samples, kind, noise_seed)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, result)
-    except (OSError, UserError) as error:  # the run is measured by now: its record must not be lost to a full disk
-        print(f"core_bench: note: the {kind} score is not cached: {error}", file=sys.stderr)
-    return result
+@dataclass(frozen=True)
+class _Control:
+    """The unchanged model on `samples` as they are here, their media noise if there is a `noise_seed`."""
 
+    wrapper: ModelWrapper
+    config: RunConfig
+    spec: TaskSpec
+    samples: Sequence[AnySample]
+    kind: str
+    noise_seed: int | None
 
-def _measured(
-    wrapper: ModelWrapper,
-    config: RunConfig,
-    spec: TaskSpec,
-    samples: Sequence[AnySample],
-    kind: str,
-    noise_seed: int | None,
-) -> dict[str, Any] | None:
-    arm = Arm(name="dense", plan=HeadPlan.empty(wrapper.shape))
-    values: list[float] = []
-    clusters: list[str] = []
-    groups: list[str] = []
-    for sample in track(samples, f"{spec.name}: {kind}"):
-        if isinstance(sample, FailedSample):
-            continue
+    def metric(self) -> dict[str, Any] | None:
+        """The headline metric, from the cache if it is there."""
+        path = cache_dir() / "controls" / f"{self.spec.name}-{self._key()}.json"
+        if path.is_file():
+            cached: dict[str, Any] | None = json.loads(path.read_text(encoding="utf-8"))
+            return cached
+        result = self._measured()
         try:
-            prepared = wrapper.prepare(
-                sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels, noise_seed=noise_seed
-            )
-            score = spec.score(sample, generate(wrapper, config, spec, prepared, arm))
-        except SampleError:
-            continue  # counted as failed in the arms already
-        values.append(score.scores[spec.headline])
-        clusters.append(sample.cluster)
-        groups += [score.groups[spec.headline]] if spec.headline in score.groups else []
-    return metric_of(values, clusters, groups or None) if values else None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, result)
+        except (OSError, UserError) as error:  # the run is measured by now: its record must not be lost to a full disk
+            print(f"core_bench: note: the {self.kind} score is not cached: {error}", file=sys.stderr)
+        return result
+
+    def _key(self) -> str:
+        """A hash of what the metric depends on."""
+        wrapper, config, spec = self.wrapper, self.config, self.spec
+        key: list[Any] = [self.kind, wrapper.checkpoint_hash, spec.name, data_digest(self.samples)]
+        key += [str(wrapper.model.dtype), config.max_pixels, config.frames, config.fps, self.noise_seed]
+        key += [config.max_new_tokens or spec.max_new_tokens, spec.headline]
+        return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:16]
+
+    def _measured(self) -> dict[str, Any] | None:
+        wrapper, config, spec = self.wrapper, self.config, self.spec
+        arm = Arm(name="dense", plan=HeadPlan.empty(wrapper.shape))
+        values: list[float] = []
+        clusters: list[str] = []
+        groups: list[str] = []
+        for sample in track(self.samples, f"{spec.name}: {self.kind}"):
+            if isinstance(sample, FailedSample):
+                continue
+            try:
+                prepared = wrapper.prepare(
+                    sample,
+                    frames=config.frames,
+                    fps=config.fps,
+                    max_pixels=config.max_pixels,
+                    noise_seed=self.noise_seed,
+                )
+                score = spec.score(sample, generate(wrapper, config, spec, prepared, arm))
+            except SampleError:
+                continue  # counted as failed in the arms already
+            values.append(score.scores[spec.headline])
+            clusters.append(sample.cluster)
+            groups += [score.groups[spec.headline]] if spec.headline in score.groups else []
+        return metric_of(values, clusters, groups or None) if values else None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core_bench.answers import letter_of
+
 ONE_WORD = "Answer with one word."
 
 # Video-MME (official prompt; the version with subtitles adds a block before it)
@@ -32,10 +34,10 @@ VIDSTG = "Find the moment of the video that shows this: {query}\nAnswer with its
 
 
 def lettered_dots(options: Sequence[str]) -> str:
-    """Video-MME's options: "A. red" and so on, one a line."""
-    return "\n".join(f"{chr(ord('A') + number)}. {option}" for number, option in enumerate(options))
+    """The options as Video-MME writes them: "A. red" and so on, one a line."""
+    return "\n".join(f"{letter_of(number)}. {option}" for number, option in enumerate(options))
 
 
 def lettered_brackets(options: Sequence[str]) -> str:
-    """MLVU's options: "(A) red" and so on, one a line."""
-    return "\n".join(f"({chr(ord('A') + number)}) {option}" for number, option in enumerate(options))
+    """The options as MLVU writes them: "(A) red" and so on, one a line."""
+    return "\n".join(f"({letter_of(number)}) {option}" for number, option in enumerate(options))

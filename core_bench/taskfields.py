@@ -6,7 +6,6 @@ import inspect
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,11 +84,6 @@ def choices_of(source: Any, doc: Doc) -> tuple[str, ...]:
     if not all(isinstance(option, str | int | float) for option in found):
         raise SampleError(f"choices: expected texts, got {found!r}")
     return tuple(str(option).strip() for option in found)
-
-
-def lettered(choices: Sequence[str]) -> str:
-    """The options one a line, `A. ...`; what {options} in a template stands for."""
-    return "\n".join(f"{chr(ord('A') + index)}. {choice}" for index, choice in enumerate(choices))
 
 
 def media_of(source: Any, doc: Doc, base: Path) -> tuple[tuple[Media, ...], str]:

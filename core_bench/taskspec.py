@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from core_bench.errors import SampleError, UserError, one_line
+from core_bench.instructions import lettered_dots
 from core_bench.metrics import METRICS, Score, target_letter
 from core_bench.schema import Sample
 from core_bench.taskcheck import check_task
-from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, lettered, media_of, value_of
+from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, media_of, value_of
 from core_bench.taskfile import FunctionRef, YamlMap, read_task_file
 from core_bench.tasksource import BadRow, Doc, Rows, read_rows, source_kind
 
@@ -197,7 +198,7 @@ class TaskSpec:
         specific = (self.keys.get("lmms_eval_specific_kwargs") or {}).get("default") or {}
         source = self.keys.get("doc_to_text", "question")
         # A function gets the row as it is: `options` may be a column of it.
-        row = {**doc, "options": lettered(choices)} if choices and not isinstance(source, FunctionRef) else doc
+        row = {**doc, "options": lettered_dots(choices)} if choices and not isinstance(source, FunctionRef) else doc
         prompt = as_text(value_of(source, row, "doc_to_text", lmms_eval_specific_kwargs=specific), "doc_to_text")
         texts: dict[str, Any] = {"prompt": prompt, "question": prompt}
         for key, whole in (("question", "prompt"), ("phrase", "question")):

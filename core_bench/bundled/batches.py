@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from core_bench import instructions
 from core_bench.bundled import words
-from core_bench.bundled.clip import Clip, make_clip
+from core_bench.bundled.clip import Clip, draw_duration, make_clip
 from core_bench.bundled.pages import make_document
 from core_bench.bundled.scene import CELL, make_scene
 from core_bench.bundled.turns import LETTERS, Turn, choice_turn, color_turn, document_turn, moment_turn
@@ -29,11 +29,14 @@ _SYSTEM_RATE = 0.25  # share of clip conversations that open with MLVU's system 
 
 @dataclass(frozen=True)
 class Plan:
-    """What one step trains on. `kind`: "picture", "document" or "clip"; `parts`: pictures, pages or seconds of one
-    conversation; `objects`: their number, a closed range; `one_second`: whether clips are seen second by second, so
-    that moments can be asked for; `choice`: share of the turns that are multiple choice, `moment`: about moments,
-    `absent` (of a document's): about a shape that it does not show.
-    `reach`: question and media are moved apart by up to so many positions, in half of the conversations."""
+    """What one step trains on.
+
+    `kind`: "picture", "document" or "clip"; `parts`: pictures, pages or seconds of one conversation; `objects`: their
+    number, a closed range; `one_second`: whether clips are seen second by second, so that moments can be asked for.
+    Shares of the turns: `choice` are multiple choice, `moment` about moments, `absent` (of a document's) about a shape
+    that it does not show. `reach`: question and media are moved apart by up to so many positions, in half of the
+    conversations.
+    """
 
     kind: str
     size: int
@@ -56,10 +59,9 @@ class Batch:
     `aux` has helping targets, by name: the color at the `shape` word of a question, the letter at an `option`, at the
     visual tokens of an object the last digit of the second (`time`) and whether it is its first one (`begins`), where
     the letter of an option is said its color (`choice`), and where a moment is said the `asked` shape. `looks`: by name
-    of LOOKS, (row, column of an answer, column where it stands). `idle`: (row, column) of tokens of questions
-    behind the word that asks. `kinds[i]` is the kind of turn i, whose first
-    supervised position is `firsts[i]`. `shifts`: (row, first column, distance) of the conversations whose questions
-    are moved away from the media.
+    of LOOKS, (row, column of an answer, column where it stands). `idle`: (row, column) of tokens of questions behind
+    the word that asks. `kinds[i]` is the kind of turn i, whose first supervised position is `firsts[i]`. `shifts`:
+    (row, first column, distance) of the conversations whose questions are moved away from the media.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -170,8 +172,7 @@ def _durations(rng: np.random.Generator, seconds: int, cells: int, n_objects: in
     """Seconds that each object is to be seen: short and long ones, half of the cells in use at most on average."""
     room, lengths = cells * seconds / 2, []
     for _ in range(n_objects):
-        longest = seconds if rng.random() < 0.2 else max(2, seconds // 2)
-        length = int(rng.integers(min(2, longest), longest + 1))
+        length = draw_duration(rng, seconds)
         if length > room:
             break
         lengths.append(length)

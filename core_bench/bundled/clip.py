@@ -42,6 +42,12 @@ class Clip:
     tracks: tuple[Track, ...]
 
 
+def draw_duration(rng: np.random.Generator, seconds: int) -> int:
+    """For how long an object of a clip of `seconds` (at least 2) is seen: 2 seconds to half of it, now and then all."""
+    longest = seconds if rng.random() < 0.2 else max(2, seconds // 2)
+    return int(rng.integers(2, longest + 1))
+
+
 def make_clip(rng: np.random.Generator, rows: int, cols: int, seconds: int, durations: Sequence[int]) -> Clip:
     """A clip of rows x cols cells with one object a wanted duration (seconds, at most the clip's), 16 at most.
 

@@ -24,6 +24,7 @@ from core_bench.bundled.dataset import Dataset
 from core_bench.bundled.pages import MARGIN, Line, Page, make_document
 from core_bench.bundled.pdf import PIXELS_PER_POINT, pdf_bytes
 from core_bench.bundled.scene import CELL
+from core_bench.bundled.turns import color_question
 from core_bench.instructions import NOT_ANSWERABLE
 from core_bench.media import load_page
 from core_bench.schema import Box
@@ -78,10 +79,6 @@ def documents(spec: Documents) -> Iterator[tuple[int, tuple[Page, ...], np.rando
         yield number, make_document(rng, pages, rows, cols, objects), rng
 
 
-def _question(rng: np.random.Generator, shape: str) -> str:
-    return str(rng.choice(words.COLOR_QUESTIONS)).format(phrase=words.phrase(shape))
-
-
 def write_mmlongbench_doc(folder: Path, split: str, spec: Documents) -> None:
     """The files of one split."""
     (folder / "documents").mkdir()
@@ -99,7 +96,7 @@ def write_mmlongbench_doc(folder: Path, split: str, spec: Documents) -> None:
         record = {
             "doc_id": name,
             "doc_type": "Generated",
-            "question": _question(rng, shape),
+            "question": color_question(rng, shape),
             "answer": answer,
             "evidence_pages": evidence,
             "evidence_sources": "[]" if kind == "None" else "['Figure']",
@@ -130,7 +127,7 @@ def write_mmdocir(folder: Path, split: str, spec: Documents) -> None:
         page, thing = figures[rng.integers(len(figures))]
         place = {"page": page, "page_size": _page_size(pages[page]), "bbox": _points(thing.box)}
         question = {
-            "Q": _question(rng, thing.shape),
+            "Q": color_question(rng, thing.shape),
             "A": thing.color,
             "type": "['Figure']",
             "page_id": [page],

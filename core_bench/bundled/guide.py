@@ -1,8 +1,8 @@
 """Guidance of attention in training: which helper heads read an answer off where, and that they rest elsewhere.
 
 Left alone, the model does not find out within thousands of steps that a letter is read off the option of the remembered
-color, or a moment off an object's first and last second. The heads that find what a question asks for are not guided:
-where and in how many heads retrieval settles is the model's own doing.
+color, or a moment off an object's first and last second. The heads that find what a question asks for are not guided
+here; docs/bundled-models.md says what else of the training bears on them.
 """
 
 from __future__ import annotations

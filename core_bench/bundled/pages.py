@@ -11,8 +11,8 @@ from functools import lru_cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from core_bench.bundled.scene import CELL, OBJECT_SIZES, Object, draw, noise
-from core_bench.bundled.words import COLORS, DOCUMENT_WORDS, SHAPES
+from core_bench.bundled.scene import CELL, Object, noise, place
+from core_bench.bundled.words import DOCUMENT_WORDS, SHAPES
 from core_bench.schema import Box
 
 FONT_PIXELS = 14  # height of a line of text at the rendered resolution
@@ -62,12 +62,10 @@ def _make_page(rng: np.random.Generator, rows: int, cols: int, shapes: list[str]
     top = int(rng.integers(rows - height + 1))
     pixels[top * CELL : (top + height) * CELL] = noise(rng, height * CELL, cols * CELL)
     cells = rng.choice(height * cols, size=len(shapes), replace=False)
-    objects = []
-    for shape, cell in zip(shapes, cells, strict=True):
-        size = int(rng.choice(OBJECT_SIZES))
-        left, down = (int(n) for n in rng.integers(0, CELL - size + 1, size=2))
-        x, y = int(cell % cols) * CELL + left, (top + int(cell // cols)) * CELL + down
-        objects.append(draw(pixels, shape, list(COLORS)[rng.integers(len(COLORS))], x, y, size))
+    objects = [
+        place(rng, pixels, shape, top + int(cell // cols), int(cell % cols))
+        for shape, cell in zip(shapes, cells, strict=True)
+    ]
     written = [row for row in range(rows) if not top <= row < top + height]
     lines = [line for row in written if rng.random() < 0.85 for line in _paragraph(rng, row, cols)]
     panel = (0.0, float(top * CELL), float(cols * CELL), float((top + height) * CELL))

@@ -95,16 +95,20 @@ def draw(pixels: np.ndarray, shape: str, color: str, x: int, y: int, size: int) 
     return Object(shape, color, tuple(float(edge) for edge in box))  # type: ignore[arg-type]
 
 
+def place(rng: np.random.Generator, pixels: np.ndarray, shape: str, row: int, col: int) -> Object:
+    """Paint an object of random size and color somewhere in one cell."""
+    size = int(rng.choice(OBJECT_SIZES))
+    left, top = (int(n) for n in rng.integers(0, CELL - size + 1, size=2))
+    color = list(COLORS)[rng.integers(len(COLORS))]
+    return draw(pixels, shape, color, col * CELL + left, row * CELL + top, size)
+
+
 def make_scene(rng: np.random.Generator, rows: int, cols: int, n_objects: int) -> Scene:
     """A picture of rows x cols cells with `n_objects` (at most 16) objects of distinct shapes, one a cell."""
     pixels = noise(rng, rows * CELL, cols * CELL)
     cells = rng.choice(rows * cols, size=n_objects, replace=False)
     shapes = rng.choice(len(SHAPES), size=n_objects, replace=False)
-    names = list(COLORS)
     objects = []
     for cell, shape in zip(cells, shapes, strict=True):
-        size = int(rng.choice(OBJECT_SIZES))
-        left, top = rng.integers(0, CELL - size + 1, size=2)
-        x, y = int(cell % cols) * CELL + int(left), int(cell // cols) * CELL + int(top)
-        objects.append(draw(pixels, SHAPES[shape], names[rng.integers(len(names))], x, y, size))
+        objects.append(place(rng, pixels, SHAPES[shape], int(cell // cols), int(cell % cols)))
     return Scene(pixels, tuple(objects))

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from core_bench import instructions
+from core_bench.answers import letter_of
 from core_bench.bundled import words
 from core_bench.bundled.clip import Track
 from core_bench.bundled.scene import Object
 
-LETTERS = ("A", "B", "C", "D")
+LETTERS = tuple(letter_of(number) for number in range(4))
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,20 @@ class Turn:
     moment: tuple[int, int] | None = None  # [first, end) in seconds
 
 
-def _color_question(rng: np.random.Generator, shape: str) -> str:
+def color_question(rng: np.random.Generator, shape: str) -> str:
+    """The question which color an object has, in one of its wordings."""
     return str(rng.choice(words.COLOR_QUESTIONS)).format(phrase=words.phrase(shape))
 
 
 def color_turn(rng: np.random.Generator, thing: Object | Track) -> Turn:
     """RefCOCOg and MMDocIR: the color in one word."""
-    text = f"{_color_question(rng, thing.shape)}\n{instructions.ONE_WORD}"
+    text = f"{color_question(rng, thing.shape)}\n{instructions.ONE_WORD}"
     return Turn("color", text, thing.color, thing.shape, thing.color)
 
 
 def document_turn(rng: np.random.Generator, shape: str, color: str | None) -> Turn:
     """MMLongBench-Doc: the color, or "Not answerable" for None."""
-    text = instructions.MMLONGBENCH_DOC.format(question=_color_question(rng, shape))
+    text = instructions.MMLONGBENCH_DOC.format(question=color_question(rng, shape))
     kind = "absent" if color is None else "document"
     return Turn(kind, text, color or instructions.NOT_ANSWERABLE, shape, color)
 
@@ -59,7 +61,7 @@ def options_for(rng: np.random.Generator, color: str, others: Sequence[str]) -> 
 def choice_turn(rng: np.random.Generator, thing: Object | Track, others: Sequence[str], mlvu: bool) -> Turn:
     """Multiple choice as in MLVU or Video-MME; `others` are the colors of the other things in sight."""
     options = options_for(rng, thing.color, others)
-    question = _color_question(rng, thing.shape)
+    question = color_question(rng, thing.shape)
     letter = LETTERS[options.index(thing.color)]
     if mlvu:
         text = instructions.MLVU.format(question=question, options=instructions.lettered_brackets(options))

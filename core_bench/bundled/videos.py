@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from core_bench.bundled import words
-from core_bench.bundled.clip import FPS, Clip, Track, make_clip
+from core_bench.bundled.clip import FPS, Clip, Track, draw_duration, make_clip
 from core_bench.bundled.dataset import Dataset
 from core_bench.bundled.mp4 import write_mp4
-from core_bench.bundled.turns import options_for
+from core_bench.bundled.turns import LETTERS, color_question, options_for
 from core_bench.errors import UserError
 from core_bench.instructions import lettered_dots
 
@@ -73,8 +73,7 @@ def clips(
         durations = [asked_seconds(rng, number, seconds)]
         room = rows * cols * seconds // 2 - durations[0]
         for _ in range(int(rng.integers(spec.objects[0], spec.objects[1] + 1)) - 1):
-            longest = seconds if rng.random() < 0.2 else max(2, seconds // 2)
-            durations.append(int(rng.integers(2, longest + 1)))
+            durations.append(draw_duration(rng, seconds))
             room -= durations[-1]
             if room < 0 and len(durations) > 4:  # four have distinct colors: the options
                 del durations[-1]
@@ -96,8 +95,7 @@ def evidence(track: Track) -> list[dict[str, Any]]:
 def _question(rng: np.random.Generator, clip: Clip) -> tuple[str, list[str]]:
     """A question about the color of the first track, and four colors of the clip in random order."""
     asked, *others = clip.tracks
-    question = str(rng.choice(words.COLOR_QUESTIONS)).format(phrase=words.phrase(asked.shape))
-    return question, options_for(rng, asked.color, [other.color for other in others])
+    return color_question(rng, asked.shape), options_for(rng, asked.color, [other.color for other in others])
 
 
 def mlvu_type(number: int) -> str:
@@ -151,7 +149,7 @@ def write_videomme(folder: Path, split: str, spec: Clips) -> None:
             "task_type": "Attribute Perception",
             "question": question,
             "options": lettered_dots(options).split("\n"),
-            "answer": chr(ord("A") + options.index(asked.color)),
+            "answer": LETTERS[options.index(asked.color)],
             "evidence": evidence(asked),
             "phrase": words.phrase(asked.shape),
         }
@@ -165,23 +163,15 @@ def _write(path: Path, clip: Clip) -> None:
 
 
 _LONG = ((16, 7, 7),)
-DATASETS = {
-    "mlvu": Dataset(
-        splits={
-            "detect": Clips(seed=401, n=64, sizes=SMALL),
-            "eval": Clips(seed=402, n=128, sizes=SMALL),
-            "long": Clips(seed=403, n=50, sizes=_LONG),
-        },
-        write=write_mlvu,
-        sized=sized,
-    ),
-    "videomme": Dataset(
-        splits={
-            "detect": Clips(seed=501, n=64, sizes=SMALL),
-            "eval": Clips(seed=502, n=128, sizes=SMALL),
-            "long": Clips(seed=503, n=50, sizes=_LONG),
-        },
-        write=write_videomme,
-        sized=sized,
-    ),
-}
+
+
+def _dataset(write: Callable[[Path, str, Clips], None], seed: int) -> Dataset:
+    splits = {
+        "detect": Clips(seed=seed + 1, n=64, sizes=SMALL),
+        "eval": Clips(seed=seed + 2, n=128, sizes=SMALL),
+        "long": Clips(seed=seed + 3, n=50, sizes=_LONG),
+    }
+    return Dataset(splits=splits, write=write, sized=sized)
+
+
+DATASETS = {"mlvu": _dataset(write_mlvu, 400), "videomme": _dataset(write_videomme, 500)}
