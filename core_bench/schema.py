@@ -8,11 +8,13 @@ Conventions, converted once when a dataset is loaded:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 MediaKind = Literal["image", "video", "page"]
+View = Literal["whole", "thumbnail", "tiles"]
+TokenRole = Literal["cell", "newline", "marker", "text"]
 Box = tuple[float, float, float, float]
 
 
@@ -69,7 +71,9 @@ class VisualBlock:
 
     The token of cell (r, c) stands at `start + r * row_stride + c`. A point (x, y) in original pixels lies in cell
     coordinates (x * scale_x + offset_x, y * scale_y + offset_y). `frames` are the native frames merged into this
-    block (empty for pictures).
+    block (empty for pictures). `view` says how the block shows its medium: "whole", alone; "thumbnail", whole but
+    reduced, beside tiles; "tiles", one tile or several joined in one grid. A block of tiles may show a part of the
+    medium only, and its outermost cells may reach beyond the medium (padding).
     """
 
     medium: int
@@ -83,6 +87,7 @@ class VisualBlock:
     offset_y: float = 0.0
     frames: tuple[int, ...] = ()
     seconds: float | None = None
+    view: View = "whole"
 
     def positions(self) -> list[int]:
         """Token positions of all cells, in raster order."""
@@ -91,14 +96,37 @@ class VisualBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenMap:
-    """Where every visual token of one prompt came from. `length` is the number of prompt tokens."""
+    """Where every visual token of one prompt came from. `length` is the number of prompt tokens.
+
+    `newlines`: positions of tokens among the visual ones that stand for no place, such as LLaVA's at the end of every
+    row. `markers`: positions of the tokens that open or close a piece of a medium.
+    """
 
     blocks: tuple[VisualBlock, ...]
     length: int
+    newlines: tuple[int, ...] = ()
+    markers: tuple[int, ...] = ()
 
     @property
     def n_visual(self) -> int:
+        """Cells of all blocks, without newlines and markers."""
         return sum(block.rows * block.cols for block in self.blocks)
+
+    def roles(self) -> tuple[TokenRole, ...]:
+        """What every position of the prompt is. RuntimeError where two claim one position or one lies outside."""
+        roles: list[TokenRole] = ["text"] * self.length
+        cells = [position for block in self.blocks for position in block.positions()]
+        claims: tuple[tuple[TokenRole, Sequence[int]], ...] = (
+            ("cell", cells),
+            ("newline", self.newlines),
+            ("marker", self.markers),
+        )
+        for role, positions in claims:
+            for position in positions:
+                if not 0 <= position < self.length or roles[position] != "text":
+                    raise RuntimeError(f"position {position} of {self.length}: no place of its own for a {role}")
+                roles[position] = role
+        return tuple(roles)
 
 
 @dataclass(frozen=True, kw_only=True)
