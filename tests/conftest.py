@@ -40,13 +40,13 @@ def repo_root() -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> Any:
     """A small, seeded, untrained Qwen3-VL in float32 on the CPU, in eval mode. Leave it as you found it."""
-    from core_bench.bundled.architecture import build_model
+    from core_bench.bundled.architectures.qwen3vl import build_model
 
     return build_model(seed=0).eval()
 
 
 @pytest.fixture(scope="session")
 def tiny_processor() -> Any:
-    from core_bench.bundled.architecture import build_processor
+    from core_bench.bundled.architectures.qwen3vl import build_processor
 
     return build_processor()

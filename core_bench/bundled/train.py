@@ -21,7 +21,8 @@ import torch
 from torch.nn import functional
 from transformers import Qwen3VLForConditionalGeneration
 
-from core_bench.bundled import architecture, guide
+from core_bench.bundled import guide
+from core_bench.bundled.architectures import qwen3vl as architecture
 from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
 from core_bench.bundled.clip import MOMENT_SECONDS
 from core_bench.bundled.warmstart import warm_start

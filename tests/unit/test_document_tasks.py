@@ -15,7 +15,7 @@ import pypdfium2
 import pytest
 
 from core_bench.bundled import generate
-from core_bench.bundled.architecture import build_processor
+from core_bench.bundled.architectures.qwen3vl import build_processor
 from core_bench.bundled.documents import DATASETS, Documents, documents
 from core_bench.evidence import omega
 from core_bench.instructions import NOT_ANSWERABLE

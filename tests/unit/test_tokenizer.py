@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from transformers import AutoProcessor
 
 from core_bench.bundled import words
-from core_bench.bundled.architecture import SPECIAL_TOKENS, build_config, build_tokenizer
+from core_bench.bundled.architectures.qwen3vl import SPECIAL_TOKENS, build_config, build_tokenizer
 
 TRICKY = [
     "",

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from core_bench.bundled import generate, tubes, videos, words
-from core_bench.bundled.architecture import build_processor
+from core_bench.bundled.architectures.qwen3vl import build_processor
 from core_bench.bundled.clip import FPS, MOMENT_SECONDS, make_clip
 from core_bench.bundled.mp4 import write_mp4
 from core_bench.bundled.videos import Clips, clips
