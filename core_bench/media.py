@@ -46,14 +46,15 @@ class Visual:
 
 
 def read_visual(medium: Media, *, frames: int | None = None, fps: float | None = None) -> Visual:
-    """Read one medium. Videos: `frames` or `fps` as in `sample_indices`; with neither, up to 32 of them, evenly."""
+    """Read one medium. Videos: `frames` or `fps` as in `sample_indices`; with neither, up to as many as
+    the medium says, else up to 32, evenly."""
     if medium.kind == "image":
         return Visual(path=medium.path, kind="picture", pictures=(load_image(medium.path),))
     if medium.kind == "page":
         return Visual(path=medium.path, kind="picture", pictures=(load_page(medium.path, medium.page or 0),))
     info = VideoInfo(medium.path)
     if frames is None and fps is None:
-        frames = DEFAULT_FRAMES
+        frames = medium.frames or DEFAULT_FRAMES
     try:
         indices = sample_indices(info.frame_count, info.fps, frames=frames, fps_wanted=fps, span=medium.span)
     except SampleError as error:

@@ -89,7 +89,7 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         digest.update(repr(texts).encode())
         digest.update(repr(_columns(sample.doc)).encode())
         for medium in sample.media:
-            digest.update(repr((marks[medium.path], medium.kind, medium.page, medium.span)).encode())
+            digest.update(repr((marks[medium.path], medium.kind, medium.page, medium.span, medium.frames)).encode())
     return digest.hexdigest()[:16]
 
 

@@ -23,13 +23,15 @@ class Media:
     """One picture, video or PDF page that a prompt shows, by file path.
 
     `page` is the 0-based index of a PDF page (kind "page"). `span` limits a video to native frames
-    [first, last); None means the whole file.
+    [first, last); None means the whole file. `frames`: how many frames a video gives, evenly, where the run does not
+    say.
     """
 
     kind: MediaKind
     path: str
     page: int | None = None
     span: tuple[int, int] | None = None
+    frames: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

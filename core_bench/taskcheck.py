@@ -110,6 +110,9 @@ def _check_core(keys: YamlMap, core: YamlMap) -> None:
     chance = core.get("chance")
     if chance is not None and (not isinstance(chance, int | float) or not 0 <= chance <= 1):
         raise UserError(f"{core.place('chance')}: chance: expected a number from 0 to 1, got {chance!r}")
+    frames = core.get("frames")
+    if frames is not None and (not isinstance(frames, int) or isinstance(frames, bool) or frames < 1):
+        raise UserError(f"{core.place('frames')}: frames: expected a whole number above 0, got {frames!r}")
     splits = core.get("splits") or YamlMap()
     for key in splits:
         one_of(f"{splits.place(key)}: splits", key, MODES)

@@ -86,8 +86,11 @@ def choices_of(source: Any, doc: Doc) -> tuple[str, ...]:
     return tuple(str(option).strip() for option in found)
 
 
-def media_of(source: Any, doc: Doc, base: Path) -> tuple[tuple[Media, ...], str]:
-    """The media of a row with paths from `base`, and the first one's path as the row writes it."""
+def media_of(source: Any, doc: Doc, base: Path, frames: int | None = None) -> tuple[tuple[Media, ...], str]:
+    """The media of a row with paths from `base`, and the first one's path as the row writes it.
+
+    `frames`: how many a video gives unless its own Media says.
+    """
     found = call(source, doc, "media", base=base) if isinstance(source, FunctionRef) else _from_columns(source, doc)
     if not isinstance(found, list | tuple) or not all(isinstance(item, Media) for item in found):
         raise SampleError(f"media: expected a list of Media, got {found!r}")
@@ -96,7 +99,12 @@ def media_of(source: Any, doc: Doc, base: Path) -> tuple[tuple[Media, ...], str]
     for medium in found:
         if "://" in medium.path:
             raise SampleError(f"media: {medium.path}: expected a file on this machine (nothing is downloaded)")
-    return tuple(replace(medium, path=str(base / medium.path)) for medium in found), str(found[0].path)
+    placed = [replace(medium, path=str(base / medium.path)) for medium in found]
+    return tuple(_with_frames(medium, frames) for medium in placed), str(found[0].path)
+
+
+def _with_frames(medium: Media, frames: int | None) -> Media:
+    return replace(medium, frames=medium.frames or frames) if medium.kind == "video" else medium
 
 
 def _from_columns(columns: dict[str, str] | None, doc: Doc) -> list[Media]:

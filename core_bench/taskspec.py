@@ -166,7 +166,7 @@ class TaskSpec:
             return FailedSample(id=name, cluster=cluster, reason=doc.reason)
         try:
             name = self._id(doc, name)
-            media, first = media_of(self.core.get("media"), doc, rows.base)
+            media, first = media_of(self.core.get("media"), doc, rows.base, self.core.get("frames"))
             cluster = rows.name_of(first)
             if self.core.get("cluster") is not None:
                 cluster = as_text(value_of(self.core["cluster"], doc, "cluster"), "cluster")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import Any
 
 from core_bench import instructions
@@ -23,17 +24,20 @@ FOLDERS = {
 
 
 def rows(docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The records without outer white space, with an `item` name, types taking turns so that the first n have all.
+    """The records without outer white space, with an `item` name of type, video and number; types take turns, so that
+    the first n have all.
 
     No record is dropped: what cannot be scored is to be counted.
     """
-    times = Counter[str]()
+    of_type, of_video = Counter[str](), Counter[str]()
     found = []
     for doc in docs:
         row = {key: _stripped(value) for key, value in doc.items()}
         kind = str(row.get("question_type") or "untyped")
-        found.append((times[kind], {**row, "item": f"{kind}-{times[kind]}"}))
-        times[kind] += 1
+        shown = f"{kind}-{PurePosixPath(str(row.get('video'))).stem}"
+        found.append((of_type[kind], {**row, "item": f"{shown}-{of_video[shown]}"}))
+        of_type[kind] += 1
+        of_video[shown] += 1
     return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
 

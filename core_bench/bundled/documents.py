@@ -45,8 +45,8 @@ class Documents:
     seed: int
     n: int
     pages: tuple[int, int] = (3, 4)
-    rows: tuple[int, int] = (6, 6)
-    cols: tuple[int, int] = (8, 9)
+    rows: tuple[int, int] = (8, 8)
+    cols: tuple[int, int] = (8, 8)
     objects: tuple[int, int] = (6, 12)
     absent_every: int = 0
 

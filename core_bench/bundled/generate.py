@@ -21,7 +21,7 @@ from core_bench.bundled.dataset import Dataset
 from core_bench.errors import UserError
 from core_bench.headtables import cache_dir
 
-GENERATOR_VERSION = 1  # of all content: another one gives other folders
+GENERATOR_VERSION = 2  # of all content: another one gives other folders
 DATASETS: dict[str, Dataset] = {
     **pictures.DATASETS,
     **tubes.DATASETS,

@@ -24,12 +24,12 @@ _TEXT_TOKENS = 30  # what a prompt has beside its picture, about
 
 @dataclass(frozen=True)
 class Split:
-    """`n` pictures of `sides[0]` to `sides[1]` cells a side (a cell is one visual token), with `objects` things in
-    each."""
+    """`n` pictures, each of one of `sizes` (rows, columns of cells; a cell is one visual token), with `objects` things
+    (a closed range) in each."""
 
     seed: int
     n: int
-    sides: tuple[int, int]
+    sizes: tuple[tuple[int, int], ...]
     objects: tuple[int, int]
 
 
@@ -37,14 +37,14 @@ def sized(spec: Split, tokens: int) -> Split:
     """`spec` with square pictures, so that a prompt has about `tokens` tokens."""
     side = max(2, round(math.sqrt(max(0, tokens - _TEXT_TOKENS))))
     most = min(spec.objects[1], max(1, side * side // 2))
-    return replace(spec, sides=(side, side), objects=(min(spec.objects[0], most), most))
+    return replace(spec, sizes=((side, side),), objects=(min(spec.objects[0], most), most))
 
 
 def scenes(split: str, spec: Split) -> Iterator[tuple[str, Scene, np.random.Generator]]:
     """(id, scene, generator for the question) of every item; item i depends on the seed and i alone."""
     for number in range(spec.n):
         rng = np.random.default_rng((spec.seed, number))
-        rows, cols = (int(side) for side in rng.integers(spec.sides[0], spec.sides[1] + 1, size=2))
+        rows, cols = spec.sizes[rng.integers(len(spec.sizes))]
         n_objects = int(rng.integers(spec.objects[0], spec.objects[1] + 1))
         yield f"{split}-{number:04d}", make_scene(rng, rows, cols, n_objects), rng
 
@@ -78,9 +78,9 @@ def write_refcocog(folder: Path, split: str, spec: Split) -> None:
 DATASETS = {
     "refcocog": Dataset(
         splits={
-            "detect": Split(seed=101, n=64, sides=(8, 13), objects=(8, 16)),
-            "eval": Split(seed=202, n=128, sides=(10, 15), objects=(8, 16)),
-            "long": Split(seed=303, n=50, sides=(32, 32), objects=(16, 16)),
+            "detect": Split(seed=101, n=64, sizes=((8, 8), (8, 16), (16, 8)), objects=(8, 16)),
+            "eval": Split(seed=202, n=128, sizes=((8, 16), (16, 8), (16, 16)), objects=(8, 16)),
+            "long": Split(seed=303, n=50, sizes=((32, 32),), objects=(16, 16)),
         },
         write=write_refcocog,
         sized=sized,

@@ -53,8 +53,9 @@ class Recipe:
     head_dropout_from: int = 1300  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
-    finish_rounds: int = 2  # each with a learning rate that rises and falls
-    spared: str = "0:6,0:7"  # heads that the second round never drops: the two that retrieve most after the first
+    finish_rounds: int = 3  # each with a learning rate that rises and falls
+    spared: str = "0:6,0:7"  # heads that later rounds never drop: the two that retrieve most after the first
+    far_from: int = 2520  # from this step on (the last round), half of the media are long, documents up to 16 pages
 
     def spared_heads(self, step: int) -> list[tuple[int, int]]:
         """(layer, head) of those that are not dropped at a step."""
@@ -95,8 +96,9 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
         return Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4))
     if step < recipe.pictures_until:
         return Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8))
-    if step >= recipe.long_from and rng.random() < recipe.long_share:
-        plan = _long_plan(rng)
+    far = step >= recipe.far_from
+    if step >= recipe.long_from and rng.random() < (0.5 if far else recipe.long_share):
+        plan = _far_document(rng) if far and rng.random() < 0.5 else _long_plan(rng)
         return replace(plan, size=_affordable(plan, 8), reach=0 if plan.moment else recipe.reach)
     drawn = rng.random()
     if drawn < 0.2:
@@ -129,6 +131,12 @@ def _long_plan(rng: np.random.Generator) -> Plan:
     if drawn < 0.7:
         return Plan("clip", 0, int(rng.integers(6, MOMENT_SECONDS + 1)), rows, cols, (8, 14), choice=0.2, moment=0.7)
     return Plan("clip", 0, int(rng.integers(8, 17)), rows, cols, (8, 14), 4, choice=0.7)
+
+
+def _far_document(rng: np.random.Generator) -> Plan:
+    """A document of about 1,000 to 4,000 tokens: in such a one, evidence is easily taken to be absent."""
+    pages, rows, cols = int(rng.integers(6, 17)), int(rng.integers(12, 17)), int(rng.integers(12, 17))
+    return Plan("document", 0, pages, rows, cols, (8, 12), absent=0.2)
 
 
 def _affordable(plan: Plan, most: int) -> int:

@@ -96,8 +96,7 @@ def _boxes(about: dict[str, Any], clip: Clip) -> dict[str, Any]:
     }
 
 
-# (seconds, rows, columns)
-_SIZES = ((9, 3, 3), (9, 3, 4), (9, 4, 4), (8, 4, 4), (8, 3, 4))
+_SIZES = ((9, 4, 4), (8, 4, 4))  # (seconds, rows, columns)
 
 # Every clip is asked for by a caption and one or two questions: 65 and 130 items.
 DATASETS = {

@@ -27,7 +27,7 @@ from core_bench.schema import Sample
 
 WINDOW = 64  # of the bundled checkpoint, in tokens
 HUB_COLUMNS = {"question_id", "image", "question", "answer", "segmentation", "bbox", "iscrowd", "file_name"}
-SMALL = Split(seed=5, n=3, sides=(3, 4), objects=(2, 4))
+SMALL = Split(seed=5, n=3, sizes=((3, 4), (4, 3), (4, 4)), objects=(2, 4))
 REFCOCOG = DATASETS["refcocog"]
 SPLITS = REFCOCOG.splits
 
@@ -109,7 +109,7 @@ def test_writing_it_again_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_another_specification_is_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = set()
     for seed in (1, 2):
-        spec = Split(seed=seed, n=2, sides=(3, 4), objects=(2, 4))
+        spec = Split(seed=seed, n=2, sizes=((3, 4), (4, 3), (4, 4)), objects=(2, 4))
         monkeypatch.setitem(DATASETS, "refcocog", replace(REFCOCOG, splits={"eval": spec}))
         folders.add(ensure("refcocog", "eval", tmp_path))
     assert len(folders) == 2
@@ -192,7 +192,7 @@ from dataclasses import replace
 from pathlib import Path
 from core_bench.bundled import generate, pictures
 root, whole = Path(sys.argv[1]), generate.DATASETS["refcocog"]
-small = pictures.Split(seed=5, n=3, sides=(3, 4), objects=(2, 4))
+small = pictures.Split(seed=5, n=3, sizes=((3, 4), (4, 3), (4, 4)), objects=(2, 4))
 def slow(folder, split, spec):
     whole.write(folder, split, spec)
     (root / f"ready-{sys.argv[2]}").touch()
@@ -239,8 +239,20 @@ def test_mistakes_in_one_line(tmp_path: Path) -> None:
 def test_refcocog_is_written_where_and_as_it_always_was(root: Path) -> None:
     """Head tables and records name these samples: a change of their bytes is a new GENERATOR_VERSION."""
     folder = ensure("refcocog", "detect", root)
-    assert folder.name == "detect-47b988ff"
-    assert hashlib.sha256((folder / "annotations.jsonl").read_bytes()).hexdigest()[:16] == "ebe900e56eda93f3"
+    assert folder.name == "detect-10fbc49c"
+    assert hashlib.sha256((folder / "annotations.jsonl").read_bytes()).hexdigest()[:16] == "da20146ff7b4b8e7"
+
+
+@pytest.mark.parametrize("task", [f"core_{name}_tiny" for name in DATASETS])
+def test_no_name_of_a_sample_is_in_two_splits(task: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else heads found on one split would seem to have been found on the other."""
+    name = task.removeprefix("core_").removesuffix("_tiny")
+    splits = {split: replace(spec, n=3) for split, spec in DATASETS[name].splits.items() if split != "long"}
+    monkeypatch.setitem(DATASETS, name, replace(DATASETS[name], splits=splits))
+    (spec,) = load_tasks([task], "detect", True)
+    names = {split: [s.id for s in spec.samples(split, data_dir=str(tmp_path))] for split in ("detect", "eval")}
+    assert len(names["detect"]) >= 3
+    assert not set(names["detect"]) & set(names["eval"])
 
 
 def test_a_split_of_another_size_is_other_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

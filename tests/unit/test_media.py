@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import struct
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -212,3 +213,11 @@ def test_genuine_media(genuine_data: Path) -> None:
     assert {Path(path).name for path in refused} == UNREADABLE & {row["file"] for row in rows}
     assert all(message.startswith(f"{path}: ") for path, message in refused.items())
     assert len(rows) >= 30
+
+
+def test_a_medium_may_say_how_many_frames_it_gives(tmp_path: Path) -> None:
+    medium = Media(kind="video", path=write_video(tmp_path / "a.mkv", frames_of(80)), frames=64)
+    assert len(read_visual(medium).frames) == 64
+    assert len(read_visual(medium, frames=5).frames) == 5, "what the run says goes first"
+    assert len(read_visual(medium, fps=1.0).frames) == 8
+    assert len(read_visual(replace(medium, frames=None)).frames) == 32

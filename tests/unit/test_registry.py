@@ -220,14 +220,14 @@ process_results: !function helper.results
 process_docs: !function helper.few
 metric_list: [{metric: hits, aggregation: mean, higher_is_better: true}, {metric: unparsed}]
 generation_kwargs: {max_new_tokens: 5, until: ["\\n"], do_sample: false}
-metadata: {core_bench: {media: !function helper.media, evidence: !function helper.evidence, chance: 0.25}}
+metadata: {core_bench: {media: !function helper.media, evidence: !function helper.evidence, chance: 0.25, frames: 7}}
 """
 
 
 def test_functions(make: Any) -> None:
     spec = make(WITH_FUNCTIONS, [{**ROW, "frame": 3}, ROW], FUNCTIONS)
     sample = only(spec)
-    assert sample.media[0].span == (0, 5)
+    assert (sample.media[0].span, sample.media[0].frames) == ((0, 5), 7)
     assert sample.evidence == (Region(medium=0, frame=3),)
     assert sample.prompt == "Q: What color is the star?"
     assert (spec.metrics, spec.headline, spec.chance, spec.max_new_tokens) == (("hits",), "hits", 0.25, 5)
@@ -304,6 +304,8 @@ def test_dotted_modules_resolve(make: Any) -> None:
         ("doc_to_text: '{% if x %}'\n", 3, "placeholders"),
         ("doc_to_text: '{{ a.b }}'\n", 3, "placeholders"),
         ("metadata: {core_bench: {chance: 12.5}}\n", 3, "from 0 to 1"),
+        ("metadata: {core_bench: {frames: 0}}\n", 3, "whole number above 0"),
+        ("metadata: {core_bench: {frames: true}}\n", 3, "whole number above 0"),
         ("metadata: {core_bench: {splits: {detekt: a}}}\n", 3, "did you mean 'detect'"),
         ("metadata: {core_bench: {splits: {detect: a, dense: b}}}\n", 3, "data_files"),
         ("metadata: {core_bench: {default_for: [dens]}}\n", 3, "did you mean 'dense'"),

@@ -101,7 +101,13 @@ def test_mlvu_defects() -> None:
         dict.fromkeys(good, ""),
     ]
     rows = core_mlvu.rows(docs)
-    assert [row["item"] for row in rows] == ["findNeedle-0", "plotQA-0", "untyped-0", "findNeedle-1", "findNeedle-2"]
+    assert [row["item"] for row in rows] == [
+        "findNeedle-a-0",
+        "plotQA-a-0",
+        "untyped--0",
+        "findNeedle-a-1",
+        "findNeedle-a-2",
+    ]
     first, empty, odd = rows[0], rows[2], rows[4]
     assert (first["question"], first["candidates"]) == ("What?", ["red", "blue", "green", "black"])
     assert core_mlvu.target(first) == "B"
