@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
     from core_bench.taskspec import TaskSpec
 
-MODELS = {"qwen3vl": "core_bench.model_wrappers.qwen3vl:Qwen3VL"}
+MODELS = {
+    "qwen3vl": "core_bench.model_wrappers.qwen3vl:Qwen3VL",
+    "internvl": "core_bench.model_wrappers.internvl:InternVL",
+}
 _PACKAGE = Path(__file__).parent
 _YAML = (".yaml", ".yml")
 
