@@ -15,16 +15,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn import functional
-from transformers import Qwen3VLForConditionalGeneration
 
 from core_bench.bundled import guide
-from core_bench.bundled.architectures import qwen3vl as architecture
-from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
+from core_bench.bundled.architectures import FAMILIES, architecture
+from core_bench.bundled.batches import Batch, Turns, make_batch
 from core_bench.bundled.clip import MOMENT_SECONDS
+from core_bench.bundled.feeds import Feed, Plan, make_feed
 from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
 
@@ -54,19 +55,20 @@ class Recipe:
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
     finish_rounds: int = 3  # each with a learning rate that rises and falls
-    spared: str = "0:6,0:7"  # heads that later rounds never drop: the two that retrieve most after the first
+    spare: int = 2  # heads that the later rounds never drop: those that retrieve most after the first
     far_from: int = 2520  # from this step on (the last round), half of the media are long, documents up to 16 pages
-
-    def spared_heads(self, step: int) -> list[tuple[int, int]]:
-        """(layer, head) of those that are not dropped at a step."""
-        if step < self.steps + self.finish_steps or not self.spared:
-            return []
-        pairs = (pair.split(":") for pair in self.spared.split(","))
-        return [(int(layer), int(head)) for layer, head in pairs]
 
     @property
     def total_steps(self) -> int:
         return self.steps + self.finish_rounds * self.finish_steps
+
+
+# The others' towers read objects at several sizes, and cut across.
+RECIPES = {
+    "qwen3vl": Recipe(),
+    "llava_onevision": Recipe(probe_steps=600),
+    "internvl": Recipe(probe_steps=300),
+}
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -90,16 +92,16 @@ TOKENS = 5000  # of one step, about: conversations are fewer where they are long
 _TURN_TOKENS = 45
 
 
-def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
+def curriculum(recipe: Recipe, feed: Feed, step: int, rng: np.random.Generator) -> Plan:
     """What the step trains on: small pictures first, then pictures, documents and clips of mixed sizes."""
     if step < recipe.pictures_until // 2:
-        return Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4))
+        return feed.fit(Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4)))
     if step < recipe.pictures_until:
-        return Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8))
+        return feed.fit(Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8)))
     far = step >= recipe.far_from
     if step >= recipe.long_from and rng.random() < (0.5 if far else recipe.long_share):
-        plan = _far_document(rng) if far and rng.random() < 0.5 else _long_plan(rng)
-        return replace(plan, size=_affordable(plan, 8), reach=0 if plan.moment else recipe.reach)
+        plan = feed.fit(_far_document(rng) if far and rng.random() < 0.5 else _long_plan(rng))
+        return replace(plan, size=_affordable(plan, feed, 8), reach=0 if plan.moment else recipe.reach)
     drawn = rng.random()
     if drawn < 0.2:
         rows, cols = (int(n) for n in rng.integers(4, 11, size=2))
@@ -115,7 +117,8 @@ def curriculum(recipe: Recipe, step: int, rng: np.random.Generator) -> Plan:
         plan = Plan("clip", 0, seconds, rows, cols, (6, 14), turns, choice, moment, one_second=watched)
     # Which second is first or last shows in the distances, so these stay as they are where moments are asked for.
     reach = 0 if step < recipe.reach_from or plan.moment else recipe.reach
-    return replace(plan, size=_affordable(plan, recipe.batch_size), reach=reach)
+    plan = feed.fit(plan)
+    return replace(plan, size=_affordable(plan, feed, recipe.batch_size), reach=reach)
 
 
 def _long_plan(rng: np.random.Generator) -> Plan:
@@ -139,29 +142,28 @@ def _far_document(rng: np.random.Generator) -> Plan:
     return Plan("document", 0, pages, rows, cols, (8, 12), absent=0.2)
 
 
-def _affordable(plan: Plan, most: int) -> int:
-    media = plan.parts * (plan.rows * plan.cols + (11 if plan.kind == "clip" else 2))
-    return max(2, min(most, TOKENS // (media + plan.max_turns * _TURN_TOKENS)))
+def _affordable(plan: Plan, feed: Feed, most: int) -> int:
+    return max(2, min(most, TOKENS // (feed.length(plan) + plan.max_turns * _TURN_TOKENS)))
 
 
 @contextmanager
 def dropped_heads(
-    model: Qwen3VLForConditionalGeneration,
+    model: Any,
     rate: float,
     seed: int,
     first_layer: int = 1,
-    spared: Sequence[tuple[int, int]] = (),
+    spared: Sequence[Sequence[int]] = (),
 ) -> Iterator[None]:
     """Silences each head (o_proj input) of `first_layer` and above with probability `rate`, per conversation, but for
     the `spared` (layer, head)."""
     generator = torch.Generator().manual_seed(seed)
-    text = model.config.text_config
+    n_heads = model.config.text_config.num_attention_heads
 
     def silence(module: torch.nn.Module, args: tuple, kept: list[int]) -> tuple:
         x_BND = args[0]
-        keep = torch.rand(x_BND.shape[0], 1, text.num_attention_heads, 1, generator=generator) >= rate
+        keep = torch.rand(x_BND.shape[0], 1, n_heads, 1, generator=generator) >= rate
         keep[:, :, kept] = True
-        heads = x_BND.unflatten(-1, (text.num_attention_heads, text.head_dim)) * keep
+        heads = x_BND.unflatten(-1, (n_heads, -1)) * keep
         return (heads.flatten(-2),)
 
     hooks = []
@@ -178,7 +180,7 @@ def dropped_heads(
 
 
 def losses(
-    model: Qwen3VLForConditionalGeneration, batch: Batch, turns: Turns
+    model: Any, feed: Feed, batch: Batch, turns: Turns
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor], dict[str, float]]:
     """Cross entropy at the answers and at the helping targets by name, and the share of right answers by kind.
 
@@ -186,7 +188,7 @@ def losses(
     """
     language = model.model.language_model
     with captured(language.layers) as after, guide.watched(language.layers) as calls:
-        positions = _positions(model, batch)
+        positions = _positions(model, feed, batch)
         hidden = model.model(**batch.inputs, position_ids=positions, use_cache=False).last_hidden_state
     among = {"choice": list(turns.color_ids.values()), "asked": list(turns.shape_ids.values())}
     among["begins"] = [turns.yes_id, turns.no_id]
@@ -222,14 +224,11 @@ def captured(layers: Iterable[torch.nn.Module]) -> Iterator[list[torch.Tensor]]:
             hook.remove()
 
 
-def _positions(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
-    """The model's own M-RoPE positions, int64 [3, rows, columns], with the batch's questions moved away."""
-    grids = {name: grid for name, grid in batch.inputs.items() if name.endswith("grid_thw")}
-    ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"]
-    kinds = batch.inputs["mm_token_type_ids"]
-    positions, _ = model.model.get_rope_index(ids, mm_token_type_ids=kinds, attention_mask=mask, **grids)
+def _positions(model: Any, feed: Feed, batch: Batch) -> torch.Tensor:
+    """The model's own positions, int64 [..., rows, columns], with the batch's questions moved away."""
+    positions = feed.positions(model, batch.inputs)
     for row, column, distance in batch.shifts:
-        positions[:, row, column:] += distance
+        positions[..., row, column:] += distance
     return positions
 
 
@@ -253,35 +252,39 @@ def _averages(figures: list[dict[str, float]]) -> dict[str, float]:
 class Trainer:
     """Model, optimizer and step counter, saved as one file."""
 
-    def __init__(self, recipe: Recipe, out: Path) -> None:
-        self.recipe, self.out = recipe, out
-        self.tokenizer = architecture.build_tokenizer()
-        self.turns = Turns(self.tokenizer)
-        self.model = architecture.build_model(recipe.seed, self.tokenizer).train()
+    def __init__(self, family: str, recipe: Recipe, out: Path) -> None:
+        self.family, self.recipe, self.out = family, recipe, out
+        built = architecture(family)
+        self.tokenizer = built.build_tokenizer()
+        self.processor = built.build_processor(self.tokenizer)
+        self.turns, self.feed = Turns(self.tokenizer), make_feed(family, self.processor)
+        self.model = built.build_model(recipe.seed, self.tokenizer).train()
         betas = (0.9, 0.98)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=recipe.lr, betas=betas, weight_decay=0.01)
         self.step, self.log = 0, []  # type: int, list[dict]
+        self.spared: list[list[int]] = []  # (layer, head)
 
     def start(self) -> None:
         """Resumes from the saved state, or runs the warm start. UserError for the state of another recipe."""
         path = self.out / "state.pt"
         if path.exists():
             state = torch.load(path, weights_only=True)
-            made_with, recipe = state["recipe"], asdict(self.recipe)
+            made_with, recipe = state["recipe"], self._recipe()
             other = [f"{k} {made_with.get(k)}" for k in recipe if made_with.get(k) != recipe[k]]
             if other or made_with.keys() != recipe.keys():
                 raise UserError(f"{path}: made by another recipe ({', '.join(other)}): expected an --out of its own")
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
-            self.step, self.log = state["step"], state["log"]
+            self.step, self.log, self.spared = state["step"], state["log"], state["spared"]
             return
-        accuracy = warm_start(self.model, self.turns, self.recipe.seed, self.recipe.probe_steps)
+        accuracy = warm_start(self.model, self.turns, self.feed, self.recipe.seed, self.recipe.probe_steps)
         print("probes", accuracy, flush=True)
         self.log.append({"step": 0, "probes": accuracy})
 
     def save(self) -> None:
         state = {
-            "recipe": asdict(self.recipe),
+            "recipe": self._recipe(),
+            "spared": self.spared,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "step": self.step,
@@ -290,15 +293,42 @@ class Trainer:
         torch.save(state, self.out / "state.tmp")
         (self.out / "state.tmp").replace(self.out / "state.pt")
 
+    def _recipe(self) -> dict[str, Any]:
+        return {"family": self.family, **asdict(self.recipe)}
+
+    def _most_retrieving(self) -> list[list[int]]:
+        """(layer, head) of the `spare` heads by which the words that ask look most at what is asked for."""
+        found = []
+        for number in range(8):
+            rng = np.random.default_rng((self.recipe.seed, 3, number))
+            batch = make_batch(self.turns, self.feed, rng, curriculum(self.recipe, self.feed, self.step, rng))
+            layers = self.model.model.language_model.layers
+            with torch.no_grad(), guide.watched(layers) as calls:
+                positions = _positions(self.model, self.feed, batch)
+                self.model.model(**batch.inputs, position_ids=positions, use_cache=False)
+                found.append(guide.retrieval(calls, batch))
+        mass_LH = torch.stack(found).mean(0)
+        best = mass_LH.flatten().argsort(descending=True)[: self.recipe.spare].tolist()
+        spared = [list(divmod(at, mass_LH.shape[1])) for at in sorted(best)]
+        self.log.append(
+            {
+                "step": self.step,
+                "spared": spared,
+                "retrieval": [round(mass_LH.flatten()[at].item(), 4) for at in sorted(best)],
+            }
+        )
+        return spared
+
     def train_step(self) -> dict[str, float]:
         recipe, step = self.recipe, self.step
         rng = np.random.default_rng((recipe.seed, 1, step))
-        batch = make_batch(self.turns, rng, curriculum(recipe, step, rng))
+        if step == recipe.steps + recipe.finish_steps:
+            self.spared = self._most_retrieving()
+        batch = make_batch(self.turns, self.feed, rng, curriculum(recipe, self.feed, step, rng))
         rate = recipe.head_dropout if step >= recipe.head_dropout_from else 0.0
         first_layer = 1 if step < recipe.steps else 0
-        spared = recipe.spared_heads(step)
-        with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer, spared):
-            answer, aux, right = losses(self.model, batch, self.turns)
+        with dropped_heads(self.model, rate, recipe.seed * 1_000_003 + step, first_layer, self.spared):
+            answer, aux, right = losses(self.model, self.feed, batch, self.turns)
         loss = answer
         if step >= recipe.idle_from:
             loss = loss + recipe.idle_weight * aux["idle"]
@@ -329,21 +359,22 @@ class Trainer:
         """The finished checkpoint in bfloat16, in the hub's layout."""
         folder = self.out / "checkpoint"
         self.model.eval().to(torch.bfloat16).save_pretrained(folder)
-        architecture.build_processor(self.tokenizer).save_pretrained(folder)
-        record = {"recipe": asdict(self.recipe), "log": self.log}
+        self.processor.save_pretrained(folder)
+        record = {"recipe": self._recipe(), "log": self.log}
         (folder / "training.json").write_text(json.dumps(record, indent=1) + "\n")
         return folder
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m core_bench.bundled.train", description=__doc__)
-    parser.add_argument("--family", choices=["qwen3vl"], required=True)
+    parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=Recipe.seed)
     parser.add_argument("--steps", type=int, default=Recipe.steps)
     args = parser.parse_args()
+    recipe = replace(RECIPES[args.family], seed=args.seed, steps=args.steps)
     try:
-        trainer = Trainer(Recipe(seed=args.seed, steps=args.steps), _folder(args.out))
+        trainer = Trainer(args.family, recipe, _folder(args.out))
         trainer.start()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)

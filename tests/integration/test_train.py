@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from core_bench.bundled import train
-from core_bench.bundled.batches import Batch, Plan, Turns, make_batch
+from core_bench.bundled.architectures import FAMILIES
+from core_bench.bundled.batches import Batch, make_batch
+from core_bench.bundled.feeds import Plan
 from core_bench.bundled.train import Recipe, Trainer, curriculum, dropped_heads, learning_rate
 from core_bench.bundled.warmstart import warm_start
 from core_bench.errors import UserError
@@ -22,16 +24,16 @@ from core_bench.model_wrappers.qwen3vl import Qwen3VL
 TINY = Recipe(steps=4, batch_size=4, probe_steps=2, warmup=2, head_dropout_from=1, finish_steps=1)
 
 
-def trainer_in(folder: Path, recipe: Recipe = TINY) -> Trainer:
+def trainer_in(folder: Path, recipe: Recipe = TINY, family: str = "qwen3vl") -> Trainer:
     folder.mkdir(exist_ok=True)
-    trainer = Trainer(recipe, folder)
+    trainer = Trainer(family, recipe, folder)
     trainer.start()
     return trainer
 
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    """Four steps and two of the finish without a break, saved by `run`."""
+    """Four steps and three of the finish without a break, saved by `run`."""
     trainer = trainer_in(tmp_path_factory.mktemp("straight"))
     trainer.run()
     return trainer
@@ -44,12 +46,9 @@ def checkpoint(straight: Trainer) -> Path:
 
 
 @pytest.fixture(scope="module")
-def batch() -> Batch:
-    return make_batch(
-        Turns(train.architecture.build_tokenizer()),
-        np.random.default_rng(0),
-        Plan("picture", 6, 1, 4, 4, (4, 4), max_turns=2),
-    )
+def batch(straight: Trainer) -> Batch:
+    plan = Plan("picture", 6, 1, 4, 4, (4, 4), max_turns=2)
+    return make_batch(straight.turns, straight.feed, np.random.default_rng(0), plan)
 
 
 def leaves(value: Any, where: str = "") -> Iterator[tuple[str, Any]]:
@@ -70,7 +69,7 @@ def assert_identical(one: Any, two: Any) -> None:
         assert same, where
 
 
-@pytest.mark.parametrize("stopped_at", [2, 5])
+@pytest.mark.parametrize("stopped_at", [2, 6])
 def test_stopped_and_resumed_equals_straight(straight: Trainer, tmp_path: Path, stopped_at: int) -> None:
     first = trainer_in(tmp_path)
     for _ in range(stopped_at):
@@ -80,17 +79,18 @@ def test_stopped_and_resumed_equals_straight(straight: Trainer, tmp_path: Path, 
     resumed = trainer_in(tmp_path)
     assert resumed.step == stopped_at
     resumed.run()
-    assert resumed.step == straight.step == TINY.total_steps == 6
+    assert resumed.step == straight.step == TINY.total_steps == 7
     assert_identical(resumed.model.state_dict(), straight.model.state_dict())
     assert_identical(resumed.optimizer.state_dict(), straight.optimizer.state_dict())
     assert list(tmp_path.iterdir()) == [tmp_path / "state.pt"], "no half-written state is left"
 
 
-def test_a_step_of_every_kind_trains(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, replace(TINY, steps=40, pictures_until=1))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_step_of_every_kind_trains(tmp_path: Path, family: str) -> None:
+    trainer = trainer_in(tmp_path, replace(TINY, steps=40, pictures_until=1), family)
     seen: set[str] = set()
     for step in range(2, 40):
-        plan = curriculum(trainer.recipe, step, np.random.default_rng((0, 1, step)))
+        plan = curriculum(trainer.recipe, trainer.feed, step, np.random.default_rng((0, 1, step)))
         if plan.kind not in seen:
             trainer.step = step
             seen.add(plan.kind)
@@ -98,27 +98,43 @@ def test_a_step_of_every_kind_trains(tmp_path: Path) -> None:
     assert seen == {"picture", "document", "clip"}
 
 
-def test_questions_move_away_from_the_media_and_nothing_else_does(tmp_path: Path) -> None:
-    trainer = Trainer(TINY, tmp_path)
-    plan = Plan("clip", 6, 4, 3, 3, (4, 6), choice=0.5, moment=0.3, reach=400)
-    batch = make_batch(trainer.turns, np.random.default_rng(1), plan)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_questions_move_away_from_the_media_and_nothing_else_does(tmp_path: Path, family: str) -> None:
+    trainer = Trainer(family, TINY, tmp_path)
+    plan = trainer.feed.fit(Plan("clip", 6, 4, 3, 3, (4, 6), choice=0.5, moment=0.3, reach=400))
+    batch = make_batch(trainer.turns, trainer.feed, np.random.default_rng(1), plan)
     assert 0 < len(batch.shifts) < plan.size
-    moved = train._positions(trainer.model, batch)
-    plain = train._positions(trainer.model, replace(batch, shifts=()))
+    moved = train._positions(trainer.model, trainer.feed, batch)
+    plain = train._positions(trainer.model, trainer.feed, replace(batch, shifts=()))
     expected = torch.zeros_like(plain)
     for row, column, distance in batch.shifts:
-        expected[:, row, column:] = distance
+        expected[..., row, column:] = distance
     assert torch.equal(moved - plain, expected)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_reads_padded_rows_as_alone(tmp_path: Path, family: str) -> None:
+    """Positions and mask that training hands over are those that the model takes by itself."""
+    trainer = Trainer(family, TINY, tmp_path)
+    plan = trainer.feed.fit(Plan("clip", 2, 3, 3, 3, (4, 6), choice=0.5))
+    batch = make_batch(trainer.turns, trainer.feed, np.random.default_rng(1), plan)
+    model = trainer.model.eval()
+    with torch.no_grad():
+        plain = model.model(**batch.inputs, use_cache=False).last_hidden_state
+        placed = train._positions(model, trainer.feed, batch)
+        handed = model.model(**batch.inputs, position_ids=placed, use_cache=False).last_hidden_state
+    real = batch.inputs["attention_mask"].bool()
+    torch.testing.assert_close(handed[real], plain[real], atol=1e-5, rtol=0)
+
+
 def test_training_moves_every_part(straight: Trainer, tmp_path: Path) -> None:
-    fresh = dict(Trainer(TINY, tmp_path).model.named_parameters())
+    fresh = dict(Trainer("qwen3vl", TINY, tmp_path).model.named_parameters())
     still = [name for name, value in straight.model.named_parameters() if torch.equal(value, fresh[name])]
     assert still == []
 
 
 def test_the_seed_decides_the_result(tmp_path: Path) -> None:
-    trainers = [Trainer(replace(TINY, seed=seed), tmp_path) for seed in (0, 0, 1)]
+    trainers = [Trainer("qwen3vl", replace(TINY, seed=seed), tmp_path) for seed in (0, 0, 1)]
     torch.rand(3)  # the global state must not matter
     for trainer in trainers:
         trainer.train_step()
@@ -133,7 +149,7 @@ def test_the_state_of_another_recipe_is_refused(straight: Trainer, changes: dict
     (name,) = changes
     before = (straight.out / "state.pt").read_bytes()
     with pytest.raises(UserError, match=rf"state\.pt: made by another recipe \({name} {getattr(TINY, name)}\)"):
-        Trainer(replace(TINY, **changes), straight.out).start()
+        Trainer("qwen3vl", replace(TINY, **changes), straight.out).start()
     assert (straight.out / "state.pt").read_bytes() == before
 
 
@@ -162,7 +178,7 @@ def test_the_export_loads_and_holds_the_trained_weights(straight: Trainer, check
     assert wrapper.processor.tokenizer.get_vocab() == straight.tokenizer.get_vocab()
     assert sum(path.stat().st_size for path in checkpoint.iterdir()) <= 8 * 2**20
     record = json.loads((checkpoint / "training.json").read_text())
-    assert record["recipe"] == asdict(TINY)
+    assert record["recipe"] == {"family": "qwen3vl", **asdict(TINY)}
     assert record["log"][0]["probes"].keys() == {"shape", "color"}
 
 
@@ -242,11 +258,11 @@ def test_dropped_heads_leave_no_hook_behind(tiny_model: Any, rate: float) -> Non
 
 
 def test_the_warm_start_ties_words_to_the_probes(tmp_path: Path) -> None:
-    trainer = Trainer(TINY, tmp_path)
+    trainer = Trainer("qwen3vl", TINY, tmp_path)
     model, turns = trainer.model, trainer.turns
     before = model.get_input_embeddings().weight.detach().clone()
     torch.manual_seed(1)
-    warm_start(model, turns, 0, steps=1)
+    warm_start(model, turns, trainer.feed, 0, steps=1)
     after = model.get_input_embeddings().weight.detach()
     tied = sorted([*turns.shape_ids.values(), *turns.color_ids.values()])
     assert (after != before).any(dim=1).nonzero().flatten().tolist() == tied
@@ -254,10 +270,26 @@ def test_the_warm_start_ties_words_to_the_probes(tmp_path: Path) -> None:
     assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
-def test_the_curriculum_and_the_learning_rate_keep_their_bounds() -> None:
-    recipe = Recipe()
+def test_the_heads_that_retrieve_most_are_spared_from_the_second_round_on(straight: Trainer) -> None:
+    (entry,) = [entry for entry in straight.log if "spared" in entry]
+    assert entry["step"] == TINY.steps + TINY.finish_steps
+    assert entry["spared"] == straight.spared
+    assert len(straight.spared) == TINY.spare
+
+
+def test_the_most_retrieving_heads_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer("qwen3vl", TINY, tmp_path)
+    mass_LH = torch.rand(6, 8)
+    mass_LH[2, 3], mass_LH[5, 0] = 2.0, 3.0
+    monkeypatch.setattr(train.guide, "retrieval", lambda calls, batch: mass_LH)
+    assert trainer._most_retrieving() == [[2, 3], [5, 0]]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_curriculum_and_the_learning_rate_keep_their_bounds(tmp_path: Path, family: str) -> None:
+    recipe, feed = train.RECIPES[family], Trainer(family, TINY, tmp_path).feed
     for step in range(0, recipe.total_steps, 7):
-        drawn = curriculum(recipe, step, np.random.default_rng(step))
+        drawn = curriculum(recipe, feed, step, np.random.default_rng(step))
         cells, (fewest, most) = drawn.parts * drawn.rows * drawn.cols, drawn.objects
         assert 1 <= fewest <= most <= min(16, cells), "objects have distinct shapes and cells of their own"
         assert 2 <= drawn.size <= recipe.batch_size

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from transformers.video_utils import VideoMetadata
 
 from core_bench.bundled import words
-from core_bench.bundled.batches import Conversation, Plan, Row, Turns, converse, make_batch, patchify, write_row
+from core_bench.bundled.batches import Conversation, Row, Turns, converse, make_batch, write_row
 from core_bench.bundled.clip import make_clip
+from core_bench.bundled.feeds import Feed, Plan, make_feed
+from core_bench.bundled.feeds.qwen3vl import patchify
 from core_bench.bundled.scene import CELL
 from core_bench.bundled.turns import moment_turn
 
@@ -23,6 +25,11 @@ from core_bench.bundled.turns import moment_turn
 @pytest.fixture(scope="module")
 def turns(tiny_processor: Any) -> Turns:
     return Turns(tiny_processor.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def feed(tiny_processor: Any) -> Feed:
+    return make_feed("qwen3vl", tiny_processor)
 
 
 @settings(max_examples=20, deadline=None)
@@ -70,10 +77,10 @@ def processed(processor: Any, talk: Conversation, plan: Plan, text: str) -> Any:
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_row_is_what_the_processor_makes_of_that_conversation(
-    tiny_processor: Any, turns: Turns, name: str, seed: int
+    tiny_processor: Any, turns: Turns, feed: Feed, name: str, seed: int
 ) -> None:
     plan, rng = PLANS[name], np.random.default_rng(seed)
-    talk = converse(turns, rng, plan)
+    talk = converse(turns, feed, rng, plan)
     row = write_row(turns, talk)
     text = tiny_processor.apply_chat_template(messages_of(talk, plan), tokenize=False)
     real = processed(tiny_processor, talk, plan, text)["input_ids"][0].tolist()
@@ -89,7 +96,7 @@ def test_a_row_is_what_the_processor_makes_of_that_conversation(
 
 def seconds_at(turns: Turns, row: Row, column: int) -> str:
     """The whole seconds of the time stamp before a visual token."""
-    assert row.ids[column] == turns.video_id
+    assert turns.tokenizer.decode([row.ids[column]]) == "<|video_pad|>"
     stamp = turns.tokenizer.decode(row.ids[:column]).split("<|vision_start|>")[-2].split("<")[-1]
     found = re.fullmatch(r"(\d+)\.\d seconds>", stamp)
     assert found is not None
@@ -99,8 +106,8 @@ def seconds_at(turns: Turns, row: Row, column: int) -> str:
 @pytest.mark.parametrize("name", PLANS)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
-def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -> None:
-    talk = converse(turns, np.random.default_rng(seed), PLANS[name])
+def test_every_answer_is_true_of_the_media(turns: Turns, feed: Feed, name: str, seed: int) -> None:
+    talk = converse(turns, feed, np.random.default_rng(seed), PLANS[name])
     row = write_row(turns, talk)
     asked = [turn for turn in talk.turns if turn.color is not None]
     for (column, target), turn in zip(row.aux["shape"], asked, strict=True):
@@ -113,7 +120,7 @@ def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -
     for column, target in row.aux.get("time", []):
         assert seconds_at(turns, row, column)[-1] == turns.tokenizer.decode([target])
     begun = [column for column, target in row.aux.get("begins", []) if target == turns.yes_id]
-    for column, look in row.looks["option"]:
+    for column, (look,) in row.looks["option"]:
         assert row.ids[look] == dict(row.aux["choice"])[column]
         assert dict(row.aux["option"])[look] == row.ids[column + 1]
     said_first = dict(row.looks["first"])
@@ -121,9 +128,10 @@ def test_every_answer_is_true_of_the_media(turns: Turns, name: str, seed: int) -
         if turn.moment is not None:
             begin, finish = (str(second) for second in (turn.moment[0], turn.moment[1] - 1))
             column = row.answers[first][0]
-            assert seconds_at(turns, row, said_first[column]) == begin
-            assert said_first[column] in begun
-            (last,) = {look for at, look in row.looks["last"] if 0 <= at - column <= 5}
+            (looked,) = said_first[column]
+            assert seconds_at(turns, row, looked) == begin
+            assert looked in begun
+            ((last,),) = {look for at, look in row.looks["last"] if 0 <= at - column <= 5}
             assert seconds_at(turns, row, last) == finish
     ends = [*row.firsts[1:], len(row.answers)]
     for first, end, turn in zip(row.firsts, ends, talk.turns, strict=True):
@@ -152,23 +160,24 @@ def test_moments_are_those_of_the_tracks() -> None:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_batch_is_its_rows_padded_on_the_right(turns: Turns, name: str) -> None:
+def test_a_batch_is_its_rows_padded_on_the_right(turns: Turns, feed: Any, name: str) -> None:
     plan = PLANS[name]
-    batch = make_batch(turns, np.random.default_rng(4), plan)
+    batch = make_batch(turns, feed, np.random.default_rng(4), plan)
     ids, mask = batch.inputs["input_ids"], batch.inputs["attention_mask"]
     lengths = mask.sum(1).tolist()
     assert len(set(lengths)) > 1, "rows of several lengths"
     assert max(lengths) == ids.shape[1]
     visual = plan.parts * plan.rows * plan.cols
-    pad_id = turns.video_id if plan.kind == "clip" else turns.image_id
+    pad_id = feed.video_id if plan.kind == "clip" else feed.image_id
     for row, length in enumerate(lengths):
         assert mask[row].tolist() == [1] * length + [0] * (ids.shape[1] - length)
         assert (ids[row, length:] == turns.pad_id).all()
         assert not (ids[row, :length] == turns.pad_id).any()
         assert int((ids[row] == pad_id).sum()) == visual
     kinds = batch.inputs["mm_token_type_ids"]
-    assert torch.equal(kinds == 1, ids == turns.image_id)
-    assert torch.equal(kinds == 2, ids == turns.video_id)
+    assert torch.equal(kinds == 1, ids == feed.image_id)
+    assert torch.equal(kinds == 2, ids == feed.video_id)
+    assert torch.equal(batch.visual, kinds > 0)
     pixels = batch.inputs["pixel_values_videos" if plan.kind == "clip" else "pixel_values"]
     assert pixels.shape == (plan.size * visual * 4, 3 * 2 * 16 * 16)
     grid = batch.inputs["video_grid_thw" if plan.kind == "clip" else "image_grid_thw"]
@@ -184,9 +193,9 @@ def test_a_batch_is_its_rows_padded_on_the_right(turns: Turns, name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["picture", "clip"])
-def test_padding_does_not_reach_the_answers(turns: Turns, tiny_model: Any, name: str) -> None:
+def test_padding_does_not_reach_the_answers(turns: Turns, feed: Feed, tiny_model: Any, name: str) -> None:
     plan = replace(PLANS[name], size=3)
-    batch = make_batch(turns, np.random.default_rng(4), plan)
+    batch = make_batch(turns, feed, np.random.default_rng(4), plan)
     pixels, grid = (
         next(key for key in batch.inputs if key.startswith("pixel")),
         next(key for key in batch.inputs if "grid" in key),
@@ -202,9 +211,9 @@ def test_padding_does_not_reach_the_answers(turns: Turns, tiny_model: Any, name:
             torch.testing.assert_close(together[row, :length], hidden, atol=2e-5, rtol=0)
 
 
-def test_a_batch_follows_its_generator(turns: Turns) -> None:
+def test_a_batch_follows_its_generator(turns: Turns, feed: Feed) -> None:
     for plan in PLANS.values():
-        one, two, other = (make_batch(turns, np.random.default_rng(seed), plan) for seed in (1, 1, 2))
+        one, two, other = (make_batch(turns, feed, np.random.default_rng(seed), plan) for seed in (1, 1, 2))
         assert all(torch.equal(one.inputs[name], two.inputs[name]) for name in one.inputs)
         assert torch.equal(one.answers, two.answers)
         pixels = next(name for name in one.inputs if name.startswith("pixel"))

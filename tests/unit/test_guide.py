@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from core_bench.bundled import guide
-from core_bench.bundled.batches import Plan, Turns, make_batch
+from core_bench.bundled.architectures import FAMILIES, architecture
+from core_bench.bundled.batches import Turns, make_batch
+from core_bench.bundled.feeds import Plan, make_feed
 
 PLANS = {
     "picture": Plan("picture", 3, 1, 4, 4, (4, 6), choice=0.5),
@@ -18,17 +20,16 @@ PLANS = {
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_log_weights_are_those_of_the_eager_model(tiny_processor: Any, tiny_model: Any, name: str) -> None:
-    batch = make_batch(Turns(tiny_processor.tokenizer), np.random.default_rng(0), PLANS[name])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_weights_are_those_of_the_eager_model(family: str, name: str) -> None:
+    processor, model = architecture(family).build_processor(), architecture(family).build_model()
+    feed = make_feed(family, processor)
+    batch = make_batch(Turns(processor.tokenizer), feed, np.random.default_rng(0), feed.fit(PLANS[name]))
     rows, columns = batch.idle.unbind(1)
-    before = tiny_model.config._attn_implementation
-    tiny_model.set_attn_implementation("eager")
-    try:
-        with torch.no_grad(), guide.watched(tiny_model.model.language_model.layers) as calls:
-            out = tiny_model.model(**batch.inputs, use_cache=False, output_attentions=True)
-    finally:
-        tiny_model.set_attn_implementation(before)
-    visual_MN = batch.inputs["mm_token_type_ids"][rows] > 0
+    model.set_attn_implementation("eager")
+    with torch.no_grad(), guide.watched(model.model.language_model.layers) as calls:
+        out = model.model(**batch.inputs, use_cache=False, output_attentions=True)
+    visual_MN = torch.isin(batch.inputs["input_ids"], torch.tensor(feed.visual_ids))[rows]
     for call, weights_BHNN in zip(calls, out.attentions, strict=True):
         eager_MHN = weights_BHNN[rows, :, columns]
         with torch.no_grad():
@@ -37,9 +38,20 @@ def test_log_weights_are_those_of_the_eager_model(tiny_processor: Any, tiny_mode
             torch.testing.assert_close(guide.idle_loss([call], batch), -resting_MH.log().mean())
             looks = guide.look_losses(call, batch)
         assert looks.keys() == {f"look {look}" for look in batch.looks}
-        for look, marks in batch.looks.items():
-            at = weights_BHNN[marks[:, 0], guide.HEADS[look], marks[:, 1], marks[:, 2]]
+        for look, sights in batch.looks.items():
+            at = seen(weights_BHNN, sights)[:, guide.HEADS[look]]
             torch.testing.assert_close(looks[f"look {look}"], -at.log().mean())
+        with torch.no_grad():
+            mean_H = seen(weights_BHNN, batch.finds).mean(0)
+            torch.testing.assert_close(guide.retrieval([call], batch)[0], mean_H)
+
+
+def seen(weights_BHNN: torch.Tensor, sights: Any) -> torch.Tensor:
+    """What each query pays to its columns, by plain sums: [M, H]."""
+    pairs = zip(sights.queries.tolist(), sights.columns.tolist(), strict=True)
+    return torch.stack(
+        [weights_BHNN[row, :, column, [c for c in wanted if c >= 0]].sum(-1) for (row, column), wanted in pairs]
+    )
 
 
 def test_watching_leaves_no_hook_behind(tiny_model: Any) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Protocol, cast
 
-FAMILIES = ("qwen3vl",)
+FAMILIES = ("qwen3vl", "llava_onevision", "internvl")
 
 
 class Architecture(Protocol):
