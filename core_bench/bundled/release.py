@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from core_bench.bundled.architectures import FAMILIES
 from core_bench.bundled.claims import claims
 from core_bench.checkpoints import MANIFEST, manifest
 from core_bench.errors import UserError
@@ -78,7 +79,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m core_bench.bundled.release", description=__doc__)
-    parser.add_argument("--family", choices=["qwen3vl"], required=True)
+    parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--training", type=Path, help="OUT of core_bench.bundled.train")
     parser.add_argument("--runs", type=Path, help="folder with detect/, ablate/ and hybrid/")
     args = parser.parse_args()
