@@ -279,7 +279,7 @@ def _write_record(
             "settings": session.settings,
             "heads": session.heads[1].to_record() if session.heads else None,
         },
-        environment=environment(wrapper, config),
+        environment={**environment(wrapper, config), "processing": wrapper.processing},
         rows=folder.rows,
         plans={spec.name: plans for spec, _ in session.tasks},
         headline={spec.name: spec.headline for spec, _ in session.tasks},

@@ -1,14 +1,15 @@
-"""What every model family shares: loading, the head grid, text spans, generation.
+"""What every model family shares: loading, preparing a prompt, the head grid, text spans, generation.
 
-A family says where its parts live (`COMPONENTS`) and turns a sample into inputs and a token map (`prepare`);
-everything else here reads only the checkpoint's own config and processor.
+A family says where its parts live (`COMPONENTS`), how its processor is asked for media (`media_options`) and what the
+visual tokens show that came back (`token_map`); everything else here reads only the checkpoint's own config and
+processor. docs/families.md shows a whole family.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,11 +22,21 @@ from torch import nn
 
 from core_bench.errors import SampleError, UserError
 from core_bench.heads import HeadShape
-from core_bench.media import Visual
+from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.loading import content_hash, load_config, load_model, load_processor
-from core_bench.schema import Prepared, Sample
+from core_bench.schema import Prepared, Sample, TokenMap
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
+_PROCESSING = (
+    "size",
+    "patch_size",
+    "merge_size",
+    "temporal_patch_size",
+    "min_patches",
+    "max_patches",
+    "cap_pixels_per_frame",
+    "max_video_tokens",
+)
 _PROMPT_MARK = "\ue000prompt\ue000"  # private-use characters: no template or question contains them
 
 
@@ -87,7 +98,6 @@ class ModelWrapper(ABC):
         processor = load_processor(name, revision)
         return cls(model, processor, checkpoint=name, revision=getattr(config, "_commit_hash", None) or revision)
 
-    @abstractmethod
     def prepare(
         self,
         sample: Sample,
@@ -97,7 +107,64 @@ class ModelWrapper(ABC):
         max_pixels: int | None = None,
         noise_seed: int | None = None,
     ) -> Prepared:
-        """Model inputs, token map and query spans of one sample; see the family's docstring for its defaults."""
+        """Inputs of one sample: the media in order, then the prompt; `prime` after the generation prompt.
+
+        Videos: `frames` or `fps`; with neither, as many as the medium says, else up to 32, evenly. What `max_pixels`
+        caps is the family's, see its docstring; default: the checkpoint's own limits. `noise_seed` replaces every
+        picture and frame by seeded noise of the same size. Raises SampleError for media that cannot be read, a medium
+        the processor refuses, and control tokens in the sample's texts.
+        """
+        visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
+        if noise_seed is not None:
+            visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
+        chat = self.render_chat(sample, [{"type": "image" if v.kind == "picture" else "video"} for v in visuals])
+        call: dict[str, Any] = {
+            "images": [visual.pictures[0] for visual in visuals if visual.kind == "picture"],
+            "videos": [frames_TCHW(visual) for visual in visuals if visual.kind == "clip"],
+            **self.media_options(visuals, max_pixels),
+        }
+        call = {name: value for name, value in call.items() if value}  # no media, no options for them
+        try:
+            inputs = self.processor(
+                text=[chat.text], return_tensors="pt", add_special_tokens=self.adds_bos(chat.text), **call
+            )
+        except ValueError as error:  # such as an aspect ratio above 200
+            names = ", ".join(visual.path for visual in visuals) or "no media"
+            raise SampleError(f"{names}: refused by the processor ({str(error).splitlines()[0]})") from error
+        ids = inputs["input_ids"][0].tolist()
+        return Prepared(
+            inputs=dict(inputs),
+            token_map=self.token_map(ids, inputs, visuals, max_pixels),
+            spans=self.query_spans(sample, chat, ids),
+            frames=tuple(visual.frames for visual in visuals),
+        )
+
+    def media_options(self, visuals: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
+        """Further arguments of the processor's call, `images_kwargs` and `videos_kwargs` above all.
+
+        `images` (a list of pictures) and `videos` (a list of uint8 [frames, 3, height, width]) are given already and
+        may be replaced here. Raises SampleError for media that the family cannot show in one prompt.
+        """
+        raise NotImplementedError
+
+    def token_map(
+        self, ids: Sequence[int], inputs: Mapping[str, Any], visuals: Sequence[Visual], max_pixels: int | None
+    ) -> TokenMap:
+        """What every visual token shows, from what the processor returned: `ids` of the prompt, and all its `inputs`.
+
+        Raises RuntimeError where these contradict each other.
+        """
+        raise NotImplementedError
+
+    @property
+    def processing(self) -> dict[str, Any]:
+        """The processors' settings that decide how many tokens a medium becomes, in plain values, for the record."""
+        found: dict[str, Any] = {}
+        for kind in ("image_processor", "video_processor"):
+            processor = getattr(self.processor, kind, None)
+            settings = {} if processor is None else processor.to_dict()
+            found |= {f"{kind}.{name}": settings[name] for name in _PROCESSING if settings.get(name) is not None}
+        return found
 
     @property
     def language_model(self) -> nn.Module:
@@ -225,6 +292,12 @@ def as_noise(visual: Visual, sample_id: str, medium: int, seed: int) -> Visual:
     width, height = visual.size
     pictures = tuple(Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)) for _ in visual.pictures)
     return replace(visual, pictures=pictures)
+
+
+def frames_TCHW(clip: Visual) -> torch.Tensor:
+    """uint8 [frames, 3, height, width]; where a file changes its resolution, frames are resized to the first."""
+    pictures = [p if p.size == clip.size else p.resize(clip.size) for p in clip.pictures]
+    return torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).permute(0, 3, 1, 2).contiguous()
 
 
 def runs_of(ids: Sequence[int], token_id: int) -> list[tuple[int, int]]:

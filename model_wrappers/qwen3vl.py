@@ -6,21 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
-import torch
 from transformers.video_utils import VideoMetadata
 
-from core_bench.errors import SampleError
-from core_bench.media import Visual, read_visual
-from core_bench.model_wrappers.base import Components, ModelWrapper, as_noise, runs_of
-from core_bench.schema import Prepared, Sample, TokenMap, VisualBlock
+from core_bench.media import Visual
+from core_bench.model_wrappers.base import Components, ModelWrapper, frames_TCHW, runs_of
+from core_bench.schema import TokenMap, VisualBlock
 
 
 class Qwen3VL(ModelWrapper):
-    """Qwen3-VL of any size; the picture is resized whole, never cropped, so pixels map to cells by a plain scale."""
+    """Qwen3-VL of any size, dense or MoE; a picture is resized whole, never cropped: pixels map to cells by a scale.
+
+    `max_pixels` caps the pixels of each picture after resizing, and for each video those of all its frames together,
+    as the processor counts them.
+    """
 
     FAMILY: ClassVar[str] = "qwen3vl"
-    MODEL_TYPES: ClassVar[tuple[str, ...]] = ("qwen3_vl",)
+    MODEL_TYPES: ClassVar[tuple[str, ...]] = ("qwen3_vl", "qwen3_vl_moe")
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.visual", lm_head="lm_head"
     )
@@ -32,50 +33,37 @@ class Qwen3VL(ModelWrapper):
             # Newer releases warn that an unset cap will change meaning: pinned, so that token counts stay the same.
             video.cap_pixels_per_frame = False
 
-    def prepare(
-        self,
-        sample: Sample,
-        *,
-        frames: int | None = None,
-        fps: float | None = None,
-        max_pixels: int | None = None,
-        noise_seed: int | None = None,
-    ) -> Prepared:
-        """Inputs of one sample: the media in order, then the prompt; `prime` after the generation prompt.
-
-        Videos: `frames` or `fps`; with neither, up to 32 frames, uniformly spaced. `max_pixels` caps the pixels of
-        each picture after resizing, and for each video those of all its frames together, as the processor counts
-        them; default: the checkpoint's own. `noise_seed` replaces every picture and frame by seeded noise of the same
-        size. Raises SampleError for media that cannot be read, a medium the processor refuses, and control tokens in
-        the sample's texts.
-        """
-        visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
-        if noise_seed is not None:
-            visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
+    def media_options(self, visuals: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
+        """Pixel budgets; for videos their frame numbers and rates too, of which the prompt's time stamps are made."""
         clips = [self._whole_group(visual) for visual in visuals if visual.kind == "clip"]
-        pictures = [visual.pictures[0] for visual in visuals if visual.kind == "picture"]
-        chat = self.render_chat(sample, [{"type": "image" if v.kind == "picture" else "video"} for v in visuals])
-        try:
-            inputs = self.processor(
-                text=[chat.text],
-                images=pictures or None,
-                videos=[_frames_TCHW(clip) for clip in clips] or None,
-                return_tensors="pt",
-                add_special_tokens=self.adds_bos(chat.text),
-                images_kwargs=_budget(self.processor.image_processor, max_pixels) if pictures else {},
-                videos_kwargs=self._video_options(clips, max_pixels) if clips else {},
-            )
-        except ValueError as error:  # such as an aspect ratio above 200
-            names = ", ".join(visual.path for visual in visuals) or "no media"
-            raise SampleError(f"{names}: refused by the processor ({str(error).splitlines()[0]})") from error
-        ids = inputs["input_ids"][0].tolist()
+        # Lists of indices are made afresh: the processor appends its padding frames to the one it is given.
+        metadata = [
+            VideoMetadata(total_num_frames=clip.n_frames, fps=clip.fps, frames_indices=list(clip.frames))
+            for clip in clips
+        ]
+        as_they_are = {"do_sample_frames": False, "video_metadata": metadata, "input_data_format": "channels_first"}
+        pictured = any(visual.kind == "picture" for visual in visuals)
+        return {
+            "videos": [frames_TCHW(clip) for clip in clips],
+            "images_kwargs": _budget(self.processor.image_processor, max_pixels) if pictured else {},
+            "videos_kwargs": as_they_are | _budget(self.processor.video_processor, max_pixels) if clips else {},
+        }
+
+    def token_map(
+        self, ids: Sequence[int], inputs: Mapping[str, Any], visuals: Sequence[Visual], max_pixels: int | None
+    ) -> TokenMap:
+        """The blocks from the grids and ids that the processor returned; markers are the vision start and end tokens.
+
+        The template puts a start and an end around a whole video too, besides those around each of its groups.
+        """
         blocks = self._blocks(ids, inputs, visuals)
-        return Prepared(
-            inputs=dict(inputs),
-            token_map=TokenMap(blocks=blocks, length=len(ids)),
-            spans=self.query_spans(sample, chat, ids),
-            frames=tuple(visual.frames for visual in visuals),
-        )
+        starts, ends = self.processor.vision_start_token_id, self.processor.vision_end_token_id
+        for block in blocks:
+            last = block.start + block.rows * block.cols
+            if block.start == 0 or ids[block.start - 1] != starts or last >= len(ids) or ids[last] != ends:
+                raise RuntimeError(f"no vision start and end tokens around the visual tokens at {block.start}")
+        markers = tuple(position for position, token in enumerate(ids) if token in (starts, ends))
+        return TokenMap(blocks=blocks, length=len(ids), markers=markers)
 
     @property
     def _group_size(self) -> int:
@@ -86,15 +74,6 @@ class Qwen3VL(ModelWrapper):
         """A clip of at least one temporal group: the processor refuses fewer frames, so the last one is repeated."""
         missing = max(0, self._group_size - len(clip.pictures))
         return _extended(clip, missing) if missing else clip
-
-    def _video_options(self, clips: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
-        # Lists of indices are made afresh: the processor appends its padding frames to the one it is given.
-        metadata = [
-            VideoMetadata(total_num_frames=clip.n_frames, fps=clip.fps, frames_indices=list(clip.frames))
-            for clip in clips
-        ]
-        options = {"do_sample_frames": False, "video_metadata": metadata, "input_data_format": "channels_first"}
-        return options | _budget(self.processor.video_processor, max_pixels)
 
     def _blocks(
         self, ids: Sequence[int], inputs: Mapping[str, Any], visuals: Sequence[Visual]
@@ -167,12 +146,6 @@ class Qwen3VL(ModelWrapper):
 def _extended(clip: Visual, missing: int) -> Visual:
     pictures = clip.pictures + clip.pictures[-1:] * missing
     return replace(clip, pictures=pictures, frames=clip.frames + clip.frames[-1:] * missing)
-
-
-def _frames_TCHW(clip: Visual) -> torch.Tensor:
-    """uint8 [frames, 3, height, width]; where a file changes its resolution, frames are resized to the first."""
-    pictures = [p if p.size == clip.size else p.resize(clip.size) for p in clip.pictures]
-    return torch.from_numpy(np.stack([np.asarray(p) for p in pictures])).permute(0, 3, 1, 2).contiguous()
 
 
 def _budget(processor: Any, max_pixels: int | None) -> dict[str, Any]:

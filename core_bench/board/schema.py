@@ -213,6 +213,8 @@ class Environment(Strict):
     threads: int
     dtype: str
     attention: str
+    # Settings of the checkpoint's picture and video processors that decide how many tokens a medium becomes.
+    processing: dict[str, Any] | None = None
 
 
 class Record(Strict):
