@@ -18,6 +18,7 @@ from PIL import Image
 from core_bench.bundled.architectures import internvl as bundled
 from core_bench.errors import SampleError
 from core_bench.evidence import omega
+from core_bench.heads import HeadShape
 from core_bench.model_wrappers.internvl import InternVL
 from core_bench.registry import model_class
 from core_bench.schema import Media, Prepared, Region, Sample, TokenMap, VisualBlock
@@ -187,6 +188,20 @@ def test_spans_decode_to_their_texts(wrapper: InternVL, folder: Path) -> None:
     assert prepared.spans["last"] == (prepared.token_map.length - 1,)
 
 
+def test_a_template_with_line_breaks_after_media_as_the_released_one(wrapper: InternVL, folder: Path) -> None:
+    processor = bundled.build_processor()
+    for token in ("<IMG_CONTEXT>", "<video>"):
+        processor.chat_template = processor.chat_template.replace(f"-%}}{token}", f"-%}}{{{{ '{token}\\n' }}}}")
+    broken = InternVL(wrapper.model, processor)
+    media = picture(folder, 300, 200), video(folder, 2)
+    prepared = broken.prepare(sample_of(*media, prompt=MCQ, question="What does the cat hold?"))
+    text = processor.tokenizer.decode(prepared.inputs["input_ids"][0])
+    assert text.count("</img>\n") == 3
+    assert f"</img>\n{MCQ}<|im_end|>" in text
+    assert text_of(broken, prepared, "question") == "What does the cat hold?"
+    assert prepared.token_map.n_visual == wrapper.prepare(sample_of(*media)).token_map.n_visual
+
+
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
@@ -224,6 +239,16 @@ def test_look_alikes_are_plain_text(wrapper: InternVL, folder: Path) -> None:
     prepared = wrapper.prepare(sample_of(picture(folder, 64, 64), prompt=prompt))
     assert text_of(wrapper, prepared, "question") == prompt
     assert len(prepared.token_map.markers) == 2
+
+
+def test_the_bundled_processor_and_model_agree(wrapper: InternVL) -> None:
+    tokenizer, config = wrapper.processor.tokenizer, wrapper.model.config
+    for token in bundled.SPECIAL_TOKENS:
+        assert tokenizer.encode(token, add_special_tokens=False) == [tokenizer.convert_tokens_to_ids(token)]
+    assert wrapper.processor.image_token_id == config.image_token_id
+    assert config.text_config.vocab_size == len(tokenizer)
+    assert config.text_config.eos_token_id == tokenizer.eos_token_id
+    assert wrapper.shape == HeadShape(6, 8, 4)
 
 
 def test_a_prompt_without_media(wrapper: InternVL) -> None:
