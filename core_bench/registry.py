@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MODELS = {
     "qwen3vl": "core_bench.model_wrappers.qwen3vl:Qwen3VL",
+    "llava_onevision": "core_bench.model_wrappers.llava_onevision:LlavaOneVision",
     "internvl": "core_bench.model_wrappers.internvl:InternVL",
 }
 _PACKAGE = Path(__file__).parent
