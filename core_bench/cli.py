@@ -14,7 +14,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
-from core_bench.cliparsers import COMMANDS, SPEED_KINDS, leaderboard_parser, run_parser, speed_parser, tasks_parser
+from core_bench.cliparsers import (
+    COMMANDS,
+    SPEED_KINDS,
+    leaderboard_parser,
+    run_parser,
+    show_parser,
+    speed_parser,
+    tasks_parser,
+)
 from core_bench.config import RunConfig, one_of
 from core_bench.errors import UserError, one_line
 from core_bench.registry import suggestion
@@ -26,7 +34,7 @@ Find, ablate and exploit the Context-aware Retrieval (CoRe) heads of multimodal 
   python -m core_bench --model qwen3vl --mode detect       rank the heads
   python -m core_bench --model qwen3vl --mode ablate       switch them off
   python -m core_bench --model qwen3vl --mode hybrid       keep only them full
-  python -m core_bench tasks | speed | leaderboard         other commands
+  python -m core_bench tasks | speed | show | leaderboard  other commands
   python -m core_bench --help                              every flag"""
 
 
@@ -66,6 +74,7 @@ def _dispatch(words: list[str], resume: list[str]) -> int:
     commands: dict[str, Callable[[list[str]], int]] = {
         "tasks": _tasks,
         "speed": _speed,
+        "show": _show,
         "leaderboard": _leaderboard,
     }
     if words[0] not in commands:
@@ -129,6 +138,28 @@ def _speed(words: list[str]) -> int:
         budget_s=given.budget,
         json_path=given.json,
         **{name: getattr(checked, name) for name in common},
+    )
+
+
+def _show(words: list[str]) -> int:
+    given = vars(show_parser().parse_args(words))
+    special = {name: given.pop(name) for name in ("task", "sample", "split", "head", "out")}
+    # One model's flags mean the same here as in a run that ranks heads, so the run's checks do for both.
+    checked = RunConfig(mode="ablate", **{name: value for name, value in given.items() if value is not None})
+    if checked.bundled:
+        from core_bench.registry import bundled_checkpoint
+
+        bundled_checkpoint(checked.model)
+    from core_bench.show import run_show
+
+    return run_show(
+        checked,
+        task=special["task"],
+        sample=special["sample"],
+        split=special["split"],
+        heads=special["head"],
+        out=special["out"],
+        table=given["heads"] is not None,
     )
 
 

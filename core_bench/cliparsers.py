@@ -10,7 +10,7 @@ from core_bench.config import ATTENTIONS, DTYPES, HOLDS, MODES, OFF_KINDS, QUERI
 from core_bench.errors import UserError
 from core_bench.registry import MODELS, suggestion
 
-COMMANDS = ("tasks", "speed", "leaderboard")
+COMMANDS = ("tasks", "speed", "show", "leaderboard")
 SPEED_KINDS = ("attention", "prefill", "ram")
 PROG = "python -m core_bench"
 
@@ -80,11 +80,7 @@ def run_parser() -> Parser:
     heads = parser.add_argument_group("heads")
     _plan_flags(heads)
     _ablate_and_detect_flags(heads)
-    media = parser.add_argument_group("media and generation")
-    media.add_argument("--frames", type=_whole, metavar="N", help="frames a video")
-    media.add_argument("--fps", type=_real, metavar="X", help="frames a second of video, instead of --frames")
-    media.add_argument("--max-pixels", type=_whole, metavar="N", help="pixel budget of a picture")
-    media.add_argument("--max-new-tokens", type=_whole, metavar="N", help="default: the task's")
+    _media_flags(parser.add_argument_group("media and generation"))
     _device_flags(parser)
     end = parser.add_argument_group("output")
     end.add_argument("--out", metavar="DIR", help="default: runs/<model>-<mode>-<hash of the settings>")
@@ -109,8 +105,19 @@ def _ablate_and_detect_flags(heads: argparse._ArgumentGroup) -> None:
     )
     heads.add_argument("--off", metavar=_choice(OFF_KINDS), help="ablate: output zeroed (default), or no visual keys")
     heads.add_argument("--hold", metavar=_choice(HOLDS), help="default: always for ablate, prefill for hybrid")
-    heads.add_argument("--query", metavar=_choice(QUERIES), help="detect: tokens whose attention counts (question)")
-    heads.add_argument("--overlap", type=_real, metavar="SHARE", help="detect: share of a cell to exceed (default: 0)")
+    _detect_flags(heads, "detect: ")
+
+
+def _detect_flags(heads: argparse._ArgumentGroup, mode: str = "") -> None:
+    heads.add_argument("--query", metavar=_choice(QUERIES), help=f"{mode}tokens whose attention counts (question)")
+    heads.add_argument("--overlap", type=_real, metavar="SHARE", help=f"{mode}share of a cell to exceed (default: 0)")
+
+
+def _media_flags(media: argparse._ArgumentGroup) -> None:
+    media.add_argument("--frames", type=_whole, metavar="N", help="frames a video")
+    media.add_argument("--fps", type=_real, metavar="X", help="frames a second of video, instead of --frames")
+    media.add_argument("--max-pixels", type=_whole, metavar="N", help="pixel budget of a picture")
+    media.add_argument("--max-new-tokens", type=_whole, metavar="N", help="default: the task's")
 
 
 def _device_flags(parser: Parser, attention: bool = True) -> argparse._ArgumentGroup:
@@ -172,6 +179,46 @@ def _seconds(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
     return value
+
+
+def show_parser() -> Parser:
+    parser = Parser(
+        prog=f"{PROG} show",
+        description="Draw one sample: its media, the evidence, the visual tokens on it, and where heads look.",
+    )
+    parser.add_argument("--model", required=True, metavar=_choice(tuple(MODELS)), help="model family")
+    parser.add_argument("--task", required=True, metavar="NAME|FILE", help="task name or YAML file")
+    parser.add_argument("--sample", required=True, metavar="ID|N", help="id, or number from 0 in the split")
+    parser.add_argument("--split", help="default: the one that --mode detect reads")
+    parser.add_argument(
+        "--checkpoint", metavar="ID|DIR", help="hub id or local folder (default: the small bundled one)"
+    )
+    parser.add_argument("--revision", help="revision of a hub checkpoint")
+    parser.add_argument("--data-dir", metavar="DIR", help="where media lie; for generated tasks, where they are made")
+    heads = parser.add_argument_group("heads")
+    heads.add_argument(
+        "--heads", metavar="auto|FILE", help="head table; its first and its last head are shown (default: auto)"
+    )
+    heads.add_argument(
+        "--head",
+        type=_head,
+        action="append",
+        default=[],
+        metavar="LAYER:HEAD",
+        help="show this one instead; can repeat",
+    )
+    _detect_flags(heads)
+    _media_flags(parser.add_argument_group("media and generation"))
+    _device_flags(parser, attention=False)
+    parser.add_argument("--out", metavar="FILE.png", help="default: TASK-SAMPLE.png in this folder")
+    return parser
+
+
+def _head(text: str) -> tuple[int, int]:
+    parts = text.split(":")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected LAYER:HEAD such as 3:5, got {text!r}")
+    return int(parts[0]), int(parts[1])
 
 
 def leaderboard_parser() -> Parser:
