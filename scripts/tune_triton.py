@@ -22,6 +22,7 @@ from torch import Tensor
 from triton.runtime import driver
 from triton.runtime.errors import OutOfResources
 
+from core_bench.kernels.hybrid_attention.call import Call
 from core_bench.kernels.hybrid_attention.impl.triton import Config, config_for, hybrid_attention_triton, split
 
 HEADS, KV_HEADS, WINDOW, SINK, REPEATS = 32, 8, 1024, 64, 7
@@ -46,15 +47,16 @@ def torch_capability() -> tuple[int, int]:
 
 def milliseconds(qkv: tuple[Tensor, Tensor, Tensor], config: Config) -> float:
     """Median of a few launches, after one that compiles."""
-    n = qkv[0].shape[2]
+    q, k, v = qkv
+    call = Call(
+        q_BHND=q, k_BKMD=k, v_BKMD=v, modes=MODES, window=WINDOW, sink=SINK, q_offset=0,
+        kv_range_B2=((0, q.shape[2]),), blind_keys_BM=None, scale=q.shape[3] ** -0.5,
+    )  # fmt: skip
     times = []
     for _ in range(REPEATS + 1):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
-        hybrid_attention_triton(
-            *qkv, modes=MODES, window=WINDOW, sink=SINK, q_offset=0, kv_range_B2=((0, n),), blind_keys_BM=None,
-            scale=qkv[0].shape[3] ** -0.5, config=config,
-        )  # fmt: skip
+        hybrid_attention_triton(call, config)
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end))

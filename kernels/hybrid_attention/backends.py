@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core_bench.kernels.hybrid_attention.impl.dense import is_dense
+from core_bench.kernels.hybrid_attention.call import Call, Ranges, is_dense
 from core_bench.kernels.hybrid_attention.impl.flash_cpu import SHORT
 
 SQUARES_FROM = 256  # tokens from which "sdpa" beats torch's dense attention on the CPU, up to SHORT
@@ -26,14 +26,11 @@ IMPLEMENTATIONS = {
     "triton": f"{_HERE}.triton:hybrid_attention_triton",
 }
 
-# What `auto` may take besides: not by name, because it can only carry out plans that cut nothing.
-_ALL = IMPLEMENTATIONS | {"dense": f"{_HERE}.dense:hybrid_attention_dense"}
-
 
 def why_not(name: str, device: torch.device | str) -> str | None:
     """The reason why implementation `name` cannot run on `device`; None if it can."""
     try:
-        module = import_module(_ALL[name].partition(":")[0])
+        module = import_module(IMPLEMENTATIONS[name].partition(":")[0])
     except ImportError as error:
         return f"cannot be imported ({error})"
     ask: Callable[[torch.device], str | None] | None = getattr(module, "why_not", None)
@@ -57,11 +54,10 @@ def check_impl(name: str, device: torch.device | str) -> None:
 
 
 @lru_cache(maxsize=64)
-def load(name: str, device: torch.device) -> Callable[..., Tensor]:
-    """The function behind a name or a choice; raises what `check_impl` raises."""
-    if name != "dense":
-        check_impl(name, device)
-    module, _, function = _ALL[name].partition(":")
+def load(name: str, device: torch.device) -> Callable[[Call], Tensor]:
+    """The function behind a name; raises what `check_impl` raises."""
+    check_impl(name, device)
+    module, _, function = IMPLEMENTATIONS[name].partition(":")
     found: Any = getattr(import_module(module), function)
     return found
 
@@ -89,7 +85,7 @@ def choose(
     dtype: torch.dtype,
     device: torch.device,
     q_offset: int | None = None,
-    kv_range_B2: tuple[tuple[int, int], ...] | None = None,
+    kv_range_B2: Ranges | None = None,
 ) -> str:
     """The implementation that `auto` takes for such a call.
 

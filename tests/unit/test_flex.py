@@ -125,6 +125,4 @@ def test_compiled_kernels_agree_with_the_oracle(n: int, m: int, size: int, dtype
 def test_float64_is_refused_in_one_line() -> None:
     x = torch.zeros(1, 1, 2, 16, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="float64"):
-        flex.hybrid_attention_flex(
-            x, x, x, modes=("full",), window=1, sink=0, q_offset=0, kv_range_B2=((0, 2),), blind_keys_BM=None, scale=1.0
-        )
+        hybrid_attention(x, x, x, ["full"], window=1, sink=0, impl="flex")

@@ -62,14 +62,18 @@ def compiled(capability: int, D: int, dtype: torch.dtype, modes: tuple[str, ...]
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from core_bench.kernels.hybrid_attention.call import Call
     from core_bench.kernels.hybrid_attention.impl.triton import arguments, config_for
     from core_bench.kernels.hybrid_attention.impl.triton_kernel import hybrid_attention_kernel as kernel
 
     q, k = (torch.empty(1, heads, 4096, D, dtype=dtype, device="meta") for heads in (len(modes), len(modes) // 2))
     config = config_for(divmod(capability, 10), "any", D, q.element_size(), N)
+    blind = torch.empty(1, 4096, dtype=torch.bool, device="meta") if "blind" in modes else None
     call = arguments(
-        q, k, k, q, modes=modes, window=1024, sink=64, q_offset=0, kv_range_B2=((0, 4096),),
-        blind_keys_BM=torch.empty(1, 4096, dtype=torch.bool, device="meta"), scale=1.0, config=config,
+        Call(
+            q_BHND=q, k_BKMD=k, v_BKMD=k, modes=modes, window=1024, sink=64, q_offset=0, kv_range_B2=((0, 4096),),
+            blind_keys_BM=blind, scale=1.0,
+        ), q, config,
     )  # fmt: skip
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}

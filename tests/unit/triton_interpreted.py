@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from core_bench.kernels.hybrid_attention import hybrid_attention
+from core_bench.kernels.hybrid_attention.call import Call
 from core_bench.kernels.hybrid_attention.impl.reference import hybrid_attention_reference, visible_BHNM
 from core_bench.kernels.hybrid_attention.impl.triton import Config, hybrid_attention_triton
 
@@ -53,18 +54,26 @@ def problems(draw: st.DrawFn, heads: int = 6) -> dict[str, Any]:
     }
 
 
+def call_of(problem: dict[str, Any]) -> Call:
+    return Call(**{name: value for name, value in problem.items() if name != "config"})
+
+
+def by_kernel(problem: dict[str, Any]) -> Tensor:
+    return hybrid_attention_triton(call_of(problem), problem["config"])
+
+
 def exact(problem: dict[str, Any]) -> Tensor:
     wide = {n: problem[n].double() for n in ("q_BHND", "k_BKMD", "v_BKMD")}
-    return hybrid_attention_reference(**{n: x for n, x in problem.items() if n != "config"} | wide)
+    return hybrid_attention_reference(call_of(problem | wide))
 
 
 @settings(max_examples=40, deadline=None)
 @given(problem=problems())
 def test_equals_the_reference(problem: dict[str, Any]) -> None:
     expected = exact(problem)
-    got = hybrid_attention_triton(**problem)
+    got = by_kernel(problem)
     assert got.dtype == problem["q_BHND"].dtype
-    rounded = hybrid_attention_reference(**{n: x for n, x in problem.items() if n != "config"})
+    rounded = hybrid_attention_reference(call_of(problem))
     own_error = (rounded.double() - expected).abs().max()
     rounding = torch.finfo(got.dtype).eps * problem["v_BKMD"].abs().max()  # of one weight, and of sums in another order
     assert (got.double() - expected).abs().max() <= 2 * own_error + 2 * rounding
@@ -83,11 +92,11 @@ def visible(problem: dict[str, Any]) -> Tensor:
 def test_a_key_counts_exactly_where_it_is_seen(problem: dict[str, Any], key: int, in_values: bool) -> None:
     """Bit for bit nothing changes for the queries that do not see it; the value of a seen one shows."""
     key %= problem["k_BKMD"].shape[2]
-    before = hybrid_attention_triton(**problem)
+    before = by_kernel(problem)
     name = "v_BKMD" if in_values else "k_BKMD"
     changed = problem[name].clone()
     changed[:, :, key] += 1000.0
-    after = hybrid_attention_triton(**problem | {name: changed})
+    after = by_kernel(problem | {name: changed})
     sees_BHN = visible(problem)[..., key]
     assert torch.equal(after[~sees_BHN], before[~sees_BHN])
     if in_values and before.dtype == torch.float32:  # in float16 a small weight may round the change away

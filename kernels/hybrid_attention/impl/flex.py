@@ -26,6 +26,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
+from core_bench.kernels.hybrid_attention.call import Call, Ranges
+
 TILE = 128
 MODES = ("full", "stream", "off", "blind")
 MAX_KERNELS = 256  # compiled kernels kept a process; PyTorch's own limit, 8, is less than a length sweep needs
@@ -52,43 +54,17 @@ def why_not(device: torch.device) -> str | None:
     return None if any(map(shutil.which, compilers)) else "it needs a C++ compiler (g++)"
 
 
-def hybrid_attention_flex(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    *,
-    modes: tuple[str, ...],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-) -> Tensor:
+def hybrid_attention_flex(call: Call) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: float32, bfloat16 or float16. The first call at new shapes compiles."""
-    if q_BHND.dtype == torch.float64:
+    if call.q_BHND.dtype == torch.float64:
         raise RuntimeError("impl: 'flex' compiles no kernel for float64")
     with torch._dynamo.config.patch(recompile_limit=MAX_KERNELS, accumulated_recompile_limit=MAX_KERNELS):
-        return _padded(
-            _compiled(), q_BHND, k_BKMD, v_BKMD, modes, window, sink, q_offset, kv_range_B2, blind_keys_BM, scale
-        )
+        return _padded(_compiled(), call)
 
 
-def hybrid_attention_flex_uncompiled(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    *,
-    modes: tuple[str, ...],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-) -> Tensor:
+def hybrid_attention_flex_uncompiled(call: Call) -> Tensor:
     """The same without a kernel, for tests: any floating dtype, O(N x M) memory, block indices are not read."""
-    return _padded(_attend, q_BHND, k_BKMD, v_BKMD, modes, window, sink, q_offset, kv_range_B2, blind_keys_BM, scale)
+    return _padded(_attend, call)
 
 
 @cache
@@ -97,45 +73,24 @@ def _compiled() -> Callable[..., Tensor]:
     return compiled
 
 
-def _padded(
-    attend: Callable[..., Tensor],
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    modes: tuple[str, ...],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-) -> Tensor:
+def _padded(attend: Callable[..., Tensor], call: Call) -> Tensor:
     """Lengths up to their buckets, head sizes up to a power of two, on to `attend`, and back."""
-    device = q_BHND.device
-    N, M, value_size = q_BHND.shape[2], k_BKMD.shape[2], v_BKMD.shape[3]
+    device, blind_BM = call.q_BHND.device, call.blind_keys_BM
+    N, M, value_size = call.q_BHND.shape[2], call.k_BKMD.shape[2], call.v_BKMD.shape[3]
     n_queries, n_keys = bucket(N), bucket(M)
-    blind_BM = None if blind_keys_BM is None or "blind" not in modes else blind_keys_BM
-    tiles = _tiles(
-        n_queries=N,
-        n_keys=M,
-        window=window,
-        sink=sink,
-        q_offset=q_offset,
-        kv_range_B2=kv_range_B2,
-        blind_BM=blind_BM,
-        device=device,
-    )
-    mode_H = torch.tensor([MODES.index(mode) for mode in modes], device=device)
+    rule = (N, M, call.window, call.sink, call.q_offset, call.kv_range_B2)
+    tiles = _known_tiles(*rule, device) if blind_BM is None else _ordered(*tile_rule(*rule, blind_BM, device))
+    mode_H = torch.tensor([MODES.index(mode) for mode in call.modes], device=device)
     out_BHND = attend(
-        _grown(q_BHND, n_queries),
-        _grown(k_BKMD, n_keys),
-        _grown(v_BKMD, n_keys),
+        _grown(call.q_BHND, n_queries),
+        _grown(call.k_BKMD, n_keys),
+        _grown(call.v_BKMD, n_keys),
         Tiles(*(x.index_select(1, mode_H) for x in tiles)),
         mode_H,
-        torch.tensor([window, sink, q_offset], device=device),
-        torch.tensor(kv_range_B2, device=device),
+        torch.tensor([call.window, call.sink, call.q_offset], device=device),
+        torch.tensor(call.kv_range_B2, device=device),
         None if blind_BM is None else pad(blind_BM, (0, n_keys - M)),
-        scale,
+        call.scale,
     )
     return out_BHND[:, :, :N, :value_size]
 
@@ -195,22 +150,6 @@ def _grown(x: Tensor, length: int) -> Tensor:
     return pad(x, (0, size - x.shape[3], 0, length - x.shape[2]))
 
 
-def _tiles(
-    *,
-    n_queries: int,
-    n_keys: int,
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
-    blind_BM: Tensor | None,
-    device: torch.device,
-) -> Tiles:
-    if blind_BM is None:
-        return _known_tiles(n_queries, n_keys, window, sink, q_offset, kv_range_B2, device)
-    return _ordered(*tile_rule(n_queries, n_keys, window, sink, q_offset, kv_range_B2, blind_BM, device))
-
-
 @lru_cache(maxsize=8)
 def _known_tiles(
     n_queries: int,
@@ -218,7 +157,7 @@ def _known_tiles(
     window: int,
     sink: int,
     q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
+    kv_range_B2: Ranges,
     device: torch.device,
 ) -> Tiles:
     """Layers of one forward share them, whatever their heads' modes."""
@@ -231,7 +170,7 @@ def tile_rule(
     window: int,
     sink: int,
     q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
+    kv_range_B2: Ranges,
     blind_BM: Tensor | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:

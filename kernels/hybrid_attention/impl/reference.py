@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from core_bench.kernels.hybrid_attention.call import Call
+
 
 def visible_BHNM(
     n_queries: int,
@@ -38,41 +40,29 @@ def visible_BHNM(
     return torch.stack([by_mode[mode] for mode in modes], dim=1)
 
 
-def hybrid_attention_reference(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    *,
-    modes: Sequence[str],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: Sequence[tuple[int, int]],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-) -> Tensor:
+def hybrid_attention_reference(call: Call) -> Tensor:
     """Computes in float32 (float64 for float64 inputs); returns [B, H, N, D] in the dtype of q."""
-    n_heads, n_queries = q_BHND.shape[1:3]
-    group = n_heads // k_BKMD.shape[1]
-    dtype = torch.float64 if q_BHND.dtype == torch.float64 else torch.float32
-    q = q_BHND.to(dtype)
-    k_BHMD = k_BKMD.to(dtype).repeat_interleave(group, dim=1)
-    v_BHMD = v_BKMD.to(dtype).repeat_interleave(group, dim=1)
+    n_heads, n_queries = call.q_BHND.shape[1:3]
+    group = n_heads // call.k_BKMD.shape[1]
+    dtype = torch.float64 if call.q_BHND.dtype == torch.float64 else torch.float32
+    q = call.q_BHND.to(dtype)
+    k_BHMD = call.k_BKMD.to(dtype).repeat_interleave(group, dim=1)
+    v_BHMD = call.v_BKMD.to(dtype).repeat_interleave(group, dim=1)
     mask = visible_BHNM(
         n_queries,
-        k_BKMD.shape[2],
-        modes=modes,
-        window=window,
-        sink=sink,
-        q_offset=q_offset,
-        kv_range_B2=kv_range_B2,
-        blind_keys_BM=blind_keys_BM,
+        call.k_BKMD.shape[2],
+        modes=call.modes,
+        window=call.window,
+        sink=call.sink,
+        q_offset=call.q_offset,
+        kv_range_B2=call.kv_range_B2,
+        blind_keys_BM=call.blind_keys_BM,
         device=q.device,
     )
-    scores_BHNM = (q @ k_BHMD.transpose(-1, -2) * scale).masked_fill(~mask, float("-inf"))
+    scores_BHNM = (q @ k_BHMD.transpose(-1, -2) * call.scale).masked_fill(~mask, float("-inf"))
     # A row that sees nothing has the maximum -inf; any finite value in its place leaves exp(-inf) = 0 everywhere.
     top_BHN1 = scores_BHNM.amax(-1, keepdim=True).nan_to_num(neginf=0.0)
     weights_BHNM = torch.exp(scores_BHNM - top_BHN1)
     total_BHN1 = weights_BHNM.sum(-1, keepdim=True)
     probs_BHNM = weights_BHNM / torch.where(total_BHN1 > 0, total_BHN1, torch.ones_like(total_BHN1))
-    return (probs_BHNM @ v_BHMD).to(q_BHND.dtype)
+    return (probs_BHNM @ v_BHMD).to(call.q_BHND.dtype)

@@ -10,79 +10,72 @@ Shape suffixes: B batch, R rows of one key range, H query heads, K KV heads, N q
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from core_bench.kernels.hybrid_attention.call import Call, is_dense, wants_gradients
 from core_bench.kernels.hybrid_attention.impl import flash_cpu, gathered
-from core_bench.kernels.hybrid_attention.impl.dense import is_dense
 from core_bench.kernels.hybrid_attention.impl.gathered import masked
 
 
-def hybrid_attention_sdpa(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    *,
-    modes: Sequence[str],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: Sequence[tuple[int, int]],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-) -> Tensor:
+def hybrid_attention_sdpa(call: Call) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D], which is what transformers wants."""
+    q_BHND, k_BKMD, v_BKMD, q_offset, kv_range_B2 = (
+        call.q_BHND,
+        call.k_BKMD,
+        call.v_BKMD,
+        call.q_offset,
+        call.kv_range_B2,
+    )
     B, H, N, D = q_BHND.shape
-    if is_dense(modes, window, sink, N, k_BKMD.shape[2], q_offset, kv_range_B2):
-        return _causal(q_BHND, k_BKMD, v_BKMD, scale)
+    if is_dense(call.modes, call.window, call.sink, N, k_BKMD.shape[2], q_offset, kv_range_B2):
+        return _causal(q_BHND, k_BKMD, v_BKMD, call.scale)
     # Zeros are for padding queries and heads that see nothing; where there are none, every row is filled below.
     inside = all(start <= q_offset and q_offset + N <= end for start, end in kv_range_B2)
-    filled = inside and {"full", "stream"}.issuperset(modes)
+    filled = inside and {"full", "stream"}.issuperset(call.modes)
     new = q_BHND.new_empty if filled else q_BHND.new_zeros
     out_BHND = new(B, N, H, D).transpose(1, 2)
     for start, end in sorted(set(kv_range_B2)):
         rows = [b for b in range(B) if kv_range_B2[b] == (start, end)]
         pick: list[int] | slice = slice(None) if len(rows) == B else rows
-        q, k, v, out = (x[pick] for x in (q_BHND, k_BKMD, v_BKMD, out_BHND))
-        blind = None if blind_keys_BM is None else blind_keys_BM[pick]
-        options: dict[str, Any] = {"modes": modes, "window": window, "sink": sink, "scale": scale}
+        out = out_BHND[pick]
         # Queries at positions below `start` are padding and stay zero. Those in [start, end) are the last of the keys
         # up to their own. Those from `end` on (right padding, or no key yet) see a fixed set of keys, or part of it.
         first, last = (min(max(edge - q_offset, 0), N) for edge in (start, end))
         if first < last:
-            seen = slice(start, q_offset + last)
-            _unpadded(
-                out[:, :, first:last], q[:, :, first:last], k[:, :, seen], v[:, :, seen],
-                visual_RM=None if blind is None else blind[:, seen], **options,
-            )  # fmt: skip
+            _unpadded(out[:, :, first:last], _part(call, pick, slice(first, last), slice(start, q_offset + last)))
         if last < N and start < end:
-            seen = slice(start, end)
-            _beyond(
-                out[:, :, last:], q[:, :, last:], k[:, :, seen], v[:, :, seen], past=q_offset + last - end,
-                visual_RM=None if blind is None else blind[:, seen], **options,
-            )  # fmt: skip
+            _beyond(out[:, :, last:], _part(call, pick, slice(last, N), slice(start, end)))
         if len(rows) < B:
             out_BHND[pick] = out
     return out_BHND
 
 
-def _unpadded(
-    out_RHND: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    modes: Sequence[str],
-    window: int,
-    sink: int,
-    visual_RM: Tensor | None,
-    scale: float,
-) -> None:
+def _part(call: Call, rows: list[int] | slice, queries: slice, keys: slice) -> Call:
+    """The call for these rows, queries and keys alone; positions count from the first key left."""
+    blind_BM = call.blind_keys_BM
+    q = call.q_BHND[rows][:, :, queries]
+    k, v = (x[rows][:, :, keys] for x in (call.k_BKMD, call.v_BKMD))
+    return replace(
+        call,
+        q_BHND=q,
+        k_BKMD=k,
+        v_BKMD=v,
+        q_offset=call.q_offset + queries.start - keys.start,
+        kv_range_B2=((0, k.shape[2]),) * len(q),
+        blind_keys_BM=None if blind_BM is None else blind_BM[rows][:, keys],
+    )
+
+
+def _unpadded(out_RHND: Tensor, call: Call) -> None:
     """Fills `out_RHND` for queries that are the last of the keys."""
+    q, k, v, modes, window, sink, scale = (
+        call.q_BHND, call.k_BKMD, call.v_BKMD, call.modes, call.window, call.sink, call.scale
+    )  # fmt: skip
     R, H = q.shape[:2]
     group = H // k.shape[1]
     heads = {mode: [h for h in range(H) if modes[h] == mode] for mode in ("full", "stream", "blind")}
@@ -102,50 +95,39 @@ def _unpadded(
                 flash_cpu.stream(out := torch.empty_like(q_), q_, k_, v_, window, sink, scale)
                 _put(out_RHND, picked, out)
     if blind := heads["blind"]:
-        assert visual_RM is not None  # checked by the op
+        assert call.blind_keys_BM is not None  # checked by the op
         kv = [h // group for h in blind]
         for r in range(R):
-            kpos = (~visual_RM[r]).nonzero().flatten()
+            kpos = (~call.blind_keys_BM[r]).nonzero().flatten()
             out = _blind(_take(q[r : r + 1], blind), _take(k[r : r + 1], kv), _take(v[r : r + 1], kv), kpos, scale)
             _put(out_RHND[r : r + 1], blind, out)
 
 
-def _beyond(
-    out_RHND: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    past: int,
-    modes: Sequence[str],
-    window: int,
-    sink: int,
-    visual_RM: Tensor | None,
-    scale: float,
-) -> None:
-    """Fills `out_RHND` for queries at positions M + past, M + past + 1, ...: every key is earlier than they are."""
+def _beyond(out_RHND: Tensor, call: Call) -> None:
+    """Fills `out_RHND` for queries to which every key is earlier."""
+    q, k, v, window, sink = call.q_BHND, call.k_BKMD, call.v_BKMD, call.window, call.sink
     R, H, N, _ = q.shape
     M = k.shape[2]
     group = H // k.shape[1]
-    i_N1 = torch.arange(M + past, M + past + N, device=q.device)[:, None]
+    i_N1 = torch.arange(call.q_offset, call.q_offset + N, device=q.device)[:, None]
     j_M = torch.arange(M, device=q.device)
-    for h, mode in enumerate(modes):
+    for h, mode in enumerate(call.modes):
         if mode == "off":
             continue
         for r in range(R):
             keys_M = torch.ones(M, dtype=torch.bool, device=q.device)
             if mode == "stream":
-                keys_M = (j_M < sink) | (j_M > M + past - window)
+                keys_M = (j_M < sink) | (j_M > call.q_offset - window)
             elif mode == "blind":
-                assert visual_RM is not None
-                keys_M = ~visual_RM[r]
+                assert call.blind_keys_BM is not None
+                keys_M = ~call.blind_keys_BM[r]
             j = keys_M.nonzero().flatten()
             mask = ((i_N1 - j < window) | (j < sink)) if mode == "stream" else None
             rows = N if mask is None else int(mask.any(1).sum())
             if len(j) and rows:
                 out_RHND[r, h, :rows] = scaled_dot_product_attention(
                     q[r, h, :rows][None], k[r, h // group, j][None], v[r, h // group, j][None],
-                    attn_mask=None if mask is None else mask[:rows], scale=scale,
+                    attn_mask=None if mask is None else mask[:rows], scale=call.scale,
                 )[0]  # fmt: skip
 
 
@@ -169,8 +151,7 @@ def _buckets(heads: list[int], group: int, *, even_only: bool) -> Iterator[tuple
 
 def _on_cpu(*tensors: Tensor) -> bool:
     """Whether to merge by log-sum-exp: on the CPU, and without gradients, which that output does not have."""
-    grad = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-    return tensors[0].device.type == "cpu" and not grad
+    return tensors[0].device.type == "cpu" and not wants_gradients(*tensors)
 
 
 def _is_run(heads: list[int]) -> bool:

@@ -13,8 +13,7 @@ Shape suffixes: B batch, H query heads, K KV heads, N queries, M keys, D head si
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 from triton.runtime.jit import JITFunction
 
+from core_bench.kernels.hybrid_attention.call import Call, Ranges
 from core_bench.kernels.hybrid_attention.impl.triton_kernel import BLIND, FULL, OFF, STREAM, hybrid_attention_kernel
 
 MODE_CODES = {"off": OFF.value, "stream": STREAM.value, "full": FULL.value, "blind": BLIND.value}
@@ -97,68 +97,48 @@ def _head_table(modes: tuple[str, ...], device: torch.device) -> tuple[Tensor, i
 
 
 @lru_cache(maxsize=256)
-def _range_table(kv_range_B2: tuple[tuple[int, int], ...], device: torch.device) -> Tensor:
+def _range_table(kv_range_B2: Ranges, device: torch.device) -> Tensor:
     return torch.tensor(kv_range_B2, dtype=torch.int32, device=device)
 
 
-def arguments(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    out_BHND: Tensor,
-    *,
-    modes: tuple[str, ...],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: tuple[tuple[int, int], ...],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-    config: Config,
-) -> dict[str, Any]:
-    """Everything the kernel is called with, by the names of its parameters."""
-    B, H, N, D = q_BHND.shape
-    K, M = k_BKMD.shape[1:3]
-    table, n_long = _head_table(modes, q_BHND.device)
-    blind = (
-        blind_keys_BM.to(q_BHND.device).view(torch.uint8) if "blind" in modes and blind_keys_BM is not None else None
-    )
+def arguments(call: Call, out_BHND: Tensor, config: Config) -> dict[str, Any]:
+    """Everything the kernel is called with, by the names of its parameters; the scale must be positive."""
+    q, k, v = call.q_BHND, call.k_BKMD, call.v_BKMD
+    B, H, N, D = q.shape
+    K, M = k.shape[1:3]
+    table, n_long = _head_table(call.modes, q.device)
+    blind = None if call.blind_keys_BM is None else call.blind_keys_BM.to(q.device).view(torch.uint8)
     strides = {
         f"stride_{name}{axis}": stride
-        for name, axes, x in (
-            ("q", "bhnd", q_BHND),
-            ("k", "bhmd", k_BKMD),
-            ("v", "bhmd", v_BKMD),
-            ("o", "bhnd", out_BHND),
-        )
+        for name, axes, x in (("q", "bhnd", q), ("k", "bhmd", k), ("v", "bhmd", v), ("o", "bhnd", out_BHND))
         for axis, stride in zip(axes, x.stride(), strict=True)
     }
     DA, DB = split(D)
     return {
-        "q_ptr": q_BHND,
-        "k_ptr": k_BKMD,
-        "v_ptr": v_BKMD,
+        "q_ptr": q,
+        "k_ptr": k,
+        "v_ptr": v,
         "out_ptr": out_BHND,
         "heads_ptr": table,
-        "range_ptr": _range_table(kv_range_B2, q_BHND.device),
+        "range_ptr": _range_table(call.kv_range_B2, q.device),
         "blind_ptr": table if blind is None else blind,
         **strides,
         "stride_blind_b": 0 if blind is None else blind.stride(0),
         "stride_blind_m": 0 if blind is None else blind.stride(1),
         "n_long": n_long,
-        "window": min(window, q_offset + N),  # all keys; keeps the kernel's sums within 32 bits
-        "sink": min(sink, M),
-        "q_offset": q_offset,
+        "window": min(call.window, call.q_offset + N),  # all keys; keeps the kernel's sums within 32 bits
+        "sink": min(call.sink, M),
+        "q_offset": call.q_offset,
         "N": N,
         "B": B,
-        "log2_scale": scale * LOG2_E,
+        "log2_scale": call.scale * LOG2_E,
         "H": H,
         "GROUP": H // K,
         "D": D,
         "DA": DA,
         "DB": DB,
         "HAS_BLIND": blind is not None,
-        "PRECISION": "tf32x3" if q_BHND.dtype == torch.float32 else "tf32",
+        "PRECISION": "tf32x3" if q.dtype == torch.float32 else "tf32",
         "BLOCK_M": config.block_m,
         "BLOCK_N": config.block_n,
     }
@@ -182,54 +162,32 @@ def why_not(device: torch.device) -> str | None:
     )
 
 
-def hybrid_attention_triton(
-    q_BHND: Tensor,
-    k_BKMD: Tensor,
-    v_BKMD: Tensor,
-    *,
-    modes: tuple[str, ...],
-    window: int,
-    sink: int,
-    q_offset: int,
-    kv_range_B2: Sequence[tuple[int, int]],
-    blind_keys_BM: Tensor | None,
-    scale: float,
-    config: Config | None = None,
-) -> Tensor:
+def hybrid_attention_triton(call: Call, config: Config | None = None) -> Tensor:
     """Returns [B, H, N, D] in the dtype of q: a view of contiguous [B, N, H, D]. `config` sets how the launch is cut.
 
     ValueError for a dtype that the kernel does not compute (the interpreter multiplies bfloat16 wrongly).
     """
+    q_BHND = call.q_BHND
     dtypes = tuple(dtype for dtype in DTYPES if not (_interpreted() and dtype == torch.bfloat16))
     if q_BHND.dtype not in dtypes:
         raise ValueError(f"q_BHND: triton expects {', '.join(map(str, dtypes))}, got {q_BHND.dtype}")
     B, H, N, D = q_BHND.shape
     if D > MAX_HEAD_SIZE:
         raise ValueError(f"q_BHND: triton expects a head size up to {MAX_HEAD_SIZE}, got {D}")
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q_BHND, k_BKMD, v_BKMD)):
+    if call.wants_gradients:
         raise RuntimeError("triton: computes no gradients; use torch.no_grad() or impl='sdpa'")
     out_BHND = q_BHND.new_empty(B, N, H, D).transpose(1, 2)
-    if scale <= 0:  # the kernel's maximum is taken before scaling: the sign moves into the queries
-        q_BHND, scale = (q_BHND * 0, 1.0) if scale == 0 else (-q_BHND, -scale)
+    if call.scale == 0:  # the kernel's maximum is taken before scaling: zero and the sign move into the queries
+        call = replace(call, q_BHND=q_BHND * 0, scale=1.0)
+    elif call.scale < 0:
+        call = replace(call, q_BHND=-q_BHND, scale=-call.scale)
     if config is None and q_BHND.is_cuda:
         device = torch.cuda.get_device_properties(q_BHND.device)
         config = config_for((device.major, device.minor), device.name, D, q_BHND.element_size(), N)
     config = config or INTERPRETED
-    call = arguments(
-        q_BHND,
-        k_BKMD,
-        v_BKMD,
-        out_BHND,
-        modes=modes,
-        window=window,
-        sink=sink,
-        q_offset=q_offset,
-        kv_range_B2=tuple((int(start), int(end)) for start, end in kv_range_B2),
-        blind_keys_BM=blind_keys_BM,
-        scale=scale,
-        config=config,
-    )
     grid = (B * H * math.ceil(N / config.block_m),)
     with torch.cuda.device_of(q_BHND):
-        hybrid_attention_kernel[grid](**call, num_warps=config.warps, num_stages=config.stages)
+        hybrid_attention_kernel[grid](
+            **arguments(call, out_BHND, config), num_warps=config.warps, num_stages=config.stages
+        )
     return out_BHND
