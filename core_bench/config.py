@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core_bench.errors import UserError
-from core_bench.registry import MODELS, suggestion
+from core_bench.registry import MODELS, known_models, suggestion
 
 if TYPE_CHECKING:
     from core_bench.heads import ArmSpec
@@ -80,7 +80,7 @@ class RunConfig:
     allow_overlap: bool = False
 
     def __post_init__(self) -> None:
-        one_of("--model", self.model, MODELS)
+        one_of("--model", self.model, MODELS if self.model in MODELS else known_models())
         one_of("--mode", self.mode, MODES)
         one_of("--off", self.off, OFF_KINDS)
         one_of("--hold", self.hold, HOLDS)

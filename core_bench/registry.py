@@ -22,6 +22,7 @@ MODELS = {
     "llava_onevision": "core_bench.model_wrappers.llava_onevision:LlavaOneVision",
     "internvl": "core_bench.model_wrappers.internvl:InternVL",
 }
+MODEL_PLUGINS = "core_bench.models"
 _PACKAGE = Path(__file__).parent
 _YAML = (".yaml", ".yml")
 
@@ -32,13 +33,41 @@ def suggestion(value: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def register_model(name: str, target: str) -> None:
+    """Add a model family for this process: `target` is "module:Class", a ModelWrapper whose FAMILY is `name`.
+
+    An installed package does the same for good by an entry point of that name and value in the group
+    `core_bench.models`. ValueError where the name is taken by another class.
+    """
+    if MODELS.setdefault(name, target) != target:
+        raise ValueError(f"name: {name!r} is taken by {MODELS[name]}, got {target}")
+
+
+def known_models() -> dict[str, str]:
+    """Name -> "module:Class" of every family: those that ship or were registered, then those of installed packages."""
+    from importlib.metadata import entry_points
+
+    return {**{point.name: point.value for point in entry_points(group=MODEL_PLUGINS)}, **MODELS}
+
+
 def model_class(name: str) -> type[ModelWrapper]:
     """The wrapper class of a family; imports torch and transformers."""
-    if name not in MODELS:
-        raise UserError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{suggestion(name, MODELS)}")
-    module, _, attribute = MODELS[name].partition(":")
-    found: type[ModelWrapper] = getattr(importlib.import_module(module), attribute)
+    known = MODELS if name in MODELS else known_models()
+    if name not in known:
+        raise UserError(f"model: expected one of {', '.join(known)}, got {name!r}{suggestion(name, known)}")
+    module, _, attribute = known[name].partition(":")
+    try:
+        found: type[ModelWrapper] = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model {name}: {known[name]} cannot be imported: {error}") from error
+    if name != found.FAMILY:
+        raise UserError(f"model {name}: expected a class of that family, {known[name]} says it is {found.FAMILY!r}")
     return found
+
+
+def model_types() -> dict[str, tuple[str, ...]]:
+    """Family -> the `model_type`s, as in config.json, that it reads; imports torch and transformers."""
+    return {name: model_class(name).MODEL_TYPES for name in known_models()}
 
 
 def bundled_checkpoint(name: str) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,10 +20,11 @@ import torch
 from PIL import Image
 from torch import nn
 
-from core_bench.errors import SampleError, UserError
+from core_bench.errors import SampleError
 from core_bench.heads import HeadShape
 from core_bench.media import Visual, read_visual
-from core_bench.model_wrappers.loading import content_hash, load_config, load_model, load_processor
+from core_bench.model_wrappers.chat import ChatPrompts
+from core_bench.model_wrappers.loading import check_agreement, content_hash, load_config, load_model, load_processor
 from core_bench.schema import Prepared, Sample, TokenMap
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
@@ -37,7 +38,7 @@ _PROCESSING = (
     "cap_pixels_per_frame",
     "max_video_tokens",
 )
-_PROMPT_MARK = "\ue000prompt\ue000"  # private-use characters: no template or question contains them
+_IDS = tuple((name, name) for name in ("image_token_id", "video_token_id"))
 
 
 @dataclass(frozen=True)
@@ -49,20 +50,14 @@ class Components:
     lm_head: str
 
 
-@dataclass(frozen=True)
-class ChatText:
-    """The rendered chat with media placeholders, and where the user's prompt starts in it (characters)."""
-
-    text: str
-    prompt_at: int
-
-
-class ModelWrapper(ABC):
+class ModelWrapper(ChatPrompts, ABC):
     """A loaded multimodal model with its processor; made by `load`."""
 
     FAMILY: ClassVar[str]
     MODEL_TYPES: ClassVar[tuple[str, ...]]
     COMPONENTS: ClassVar[Components]
+    # Settings of the processor and of the model's config, by their dotted names, that must be equal.
+    MUST_AGREE: ClassVar[tuple[tuple[str, str], ...]] = ()
 
     def __init__(self, model: Any, processor: Any, *, checkpoint: str = "", revision: str | None = None) -> None:
         """Wrap a model and processor that are in memory already; the model is set to eval mode and greedy decoding."""
@@ -85,17 +80,14 @@ class ModelWrapper(ABC):
         """Load a hub id or a local folder through transformers; code from the checkpoint is never run.
 
         `device_map` (needs accelerate) spreads the model and replaces `device`. Raises UserError, in one line, for a
-        checkpoint that is not there, lacks weights or belongs to another family, and for an unknown dtype or device.
+        checkpoint that is not there, lacks weights, belongs to another family or has a processor that was made for
+        another model, and for an unknown dtype or device.
         """
         name = os.path.expanduser(os.fspath(checkpoint))
-        config = load_config(name, revision)
-        if config.model_type not in cls.MODEL_TYPES:
-            raise UserError(
-                f"--checkpoint {name}: expected a model of the family {cls.FAMILY} ({' or '.join(cls.MODEL_TYPES)}), "
-                f"its config says {config.model_type}"
-            )
+        config = load_config(name, revision, cls.FAMILY, cls.MODEL_TYPES)
         model = load_model(name, revision, dtype=dtype, device=device, device_map=device_map)
         processor = load_processor(name, revision)
+        check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
         return cls(model, processor, checkpoint=name, revision=getattr(config, "_commit_hash", None) or revision)
 
     def prepare(
@@ -139,14 +131,15 @@ class ModelWrapper(ABC):
             frames=tuple(visual.frames for visual in visuals),
         )
 
+    @abstractmethod
     def media_options(self, visuals: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
         """Further arguments of the processor's call, `images_kwargs` and `videos_kwargs` above all.
 
         `images` (a list of pictures) and `videos` (a list of uint8 [frames, 3, height, width]) are given already and
         may be replaced here. Raises SampleError for media that the family cannot show in one prompt.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def token_map(
         self, ids: Sequence[int], inputs: Mapping[str, Any], visuals: Sequence[Visual], max_pixels: int | None
     ) -> TokenMap:
@@ -154,7 +147,6 @@ class ModelWrapper(ABC):
 
         Raises RuntimeError where these contradict each other.
         """
-        raise NotImplementedError
 
     @property
     def processing(self) -> dict[str, Any]:
@@ -207,83 +199,6 @@ class ModelWrapper(ABC):
             ids_BN = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
         new_ids = ids_BN[0, prepared.token_map.length :]
         return str(self.processor.tokenizer.decode(new_ids, skip_special_tokens=True))
-
-    # What families build `prepare` from.
-
-    def render_chat(self, sample: Sample, content: Sequence[Mapping[str, Any]]) -> ChatText:
-        """The chat with `content` (media parts), then the sample's prompt, the generation prompt and `prime`.
-
-        The template is rendered around a mark that the prompt then replaces, so that the prompt's place is known
-        exactly whatever else the template writes.
-        """
-        for what, text in (("prompt", sample.prompt), ("system", sample.system or ""), ("prime", sample.prime)):
-            self._refuse_control_tokens(f"sample {sample.id}: its {what}", text)
-        messages: list[dict[str, Any]] = [
-            {"role": "user", "content": [*content, {"type": "text", "text": _PROMPT_MARK}]}
-        ]
-        if sample.system is not None:
-            messages.insert(0, {"role": "system", "content": [{"type": "text", "text": sample.system}]})
-        rendered = self.processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        head, mark, tail = rendered.partition(_PROMPT_MARK)
-        if not mark or _PROMPT_MARK in tail:
-            raise RuntimeError(
-                f"the chat template of {self.checkpoint or self.FAMILY} does not write the user's text once"
-            )
-        return ChatText(head + sample.prompt + tail + sample.prime, len(head))
-
-    def adds_bos(self, text: str) -> bool:
-        """Whether the tokenizer should add its special tokens: not when the template wrote the first one already."""
-        bos = self.processor.tokenizer.bos_token
-        return not (bos and text.startswith(bos))
-
-    def query_spans(self, sample: Sample, chat: ChatText, ids: Sequence[int]) -> dict[str, tuple[int, ...]]:
-        """Token positions of the query rules `question`, `phrase` and `last` in the prompt `ids`.
-
-        The text after the last medium is tokenised alone with its character offsets and must equal the end of `ids`
-        (a medium ends with a special token, where tokenizers always split). The last occurrence inside the prompt
-        counts, so that subtitles or options which repeat the words earlier do not; tokens that overlap the text are
-        in.
-        """
-        cut = self._after_media(chat)
-        encoded = self.processor.tokenizer(chat.text[cut:], add_special_tokens=False, return_offsets_mapping=True)
-        tail_ids, offsets = encoded["input_ids"], encoded["offset_mapping"]
-        first = len(ids) - len(tail_ids)
-        if first < 0 or list(ids[first:]) != list(tail_ids):
-            raise RuntimeError("the text after the media is tokenised differently alone than inside the prompt")
-        spans: dict[str, tuple[int, ...]] = {"last": (len(ids) - 1,)}
-        place = 0, len(sample.prompt)
-        for rule, text in (("question", sample.question), ("phrase", sample.phrase)):
-            if not text:
-                continue
-            at = sample.prompt.rfind(text, *place)
-            if at < 0:
-                raise SampleError(f"sample {sample.id}: its {rule} {text!r} is not part of its prompt")
-            place = at, at + len(text)
-            low, high = (chat.prompt_at - cut + edge for edge in place)
-            spans[rule] = tuple(first + i for i, (a, b) in enumerate(offsets) if a < high and b > low)
-        return spans
-
-    @cached_property
-    def control_tokens(self) -> frozenset[str]:
-        """Every string that the tokenizer turns into a special token: never allowed in a user's text."""
-        tokenizer = self.processor.tokenizer
-        added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-        return frozenset(token for token in added.union(tokenizer.all_special_tokens, self._placeholders) if token)
-
-    def _refuse_control_tokens(self, what: str, text: str) -> None:
-        found = sorted(token for token in self.control_tokens if token in text)
-        if found:
-            raise SampleError(f"{what} contains the control token {found[0]!r}, which would not be read as text")
-
-    def _after_media(self, chat: ChatText) -> int:
-        head = chat.text[: chat.prompt_at]
-        ends = [head.rfind(token) + len(token) for token in self._placeholders if token in head]
-        return max(ends, default=0)
-
-    @property
-    def _placeholders(self) -> tuple[str, ...]:
-        tokens = (getattr(self.processor, name, None) for name in ("image_token", "video_token"))
-        return tuple(token for token in tokens if token)
 
 
 def as_noise(visual: Visual, sample_id: str, medium: int, seed: int) -> Visual:

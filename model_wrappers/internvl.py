@@ -32,6 +32,11 @@ class InternVL(ModelWrapper):
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.vision_tower", lm_head="lm_head"
     )
+    MUST_AGREE: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("image_seq_length", "image_seq_length"),
+        ("image_processor.size", "vision_config.image_size"),
+        ("video_processor.size", "vision_config.image_size"),
+    )
 
     def media_options(self, visuals: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
         clips = [visual for visual in visuals if visual.kind == "clip"]

@@ -12,6 +12,14 @@ from core_bench.media import Visual
 from core_bench.model_wrappers.base import Components, ModelWrapper, frames_TCHW, runs_of
 from core_bench.schema import TokenMap, VisualBlock
 
+_PARTS = ("image_processor", "video_processor")
+# What the processors and the model's config call the same size.
+_SIZES = {
+    "patch_size": "patch_size",
+    "merge_size": "spatial_merge_size",
+    "temporal_patch_size": "temporal_patch_size",
+}
+
 
 class Qwen3VL(ModelWrapper):
     """Qwen3-VL of any size, dense or MoE; a picture is resized whole, never cropped: pixels map to cells by a scale.
@@ -24,6 +32,11 @@ class Qwen3VL(ModelWrapper):
     MODEL_TYPES: ClassVar[tuple[str, ...]] = ("qwen3_vl", "qwen3_vl_moe")
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.visual", lm_head="lm_head"
+    )
+    MUST_AGREE: ClassVar[tuple[tuple[str, str], ...]] = (
+        ("vision_start_token_id", "vision_start_token_id"),
+        ("vision_end_token_id", "vision_end_token_id"),
+        *((f"{part}.{size}", f"vision_config.{_SIZES[size]}") for part in _PARTS for size in _SIZES),
     )
 
     def __init__(self, model: Any, processor: Any, *, checkpoint: str = "", revision: str | None = None) -> None:
