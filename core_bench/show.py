@@ -44,7 +44,7 @@ def run_show(
     spec = _one_task(task, config.bundled)
     split = split or spec.split_for("detect")
     chosen = find_sample(spec, split, sample, config.data_dir)
-    file = _out_file(out or f"{_file_name(spec.name)}-{_file_name(chosen.id)}.png")
+    file = _out_file(f"{_file_name(spec.name)}-{_file_name(chosen.id)}.png" if out is None else out)
     wrapper = load_wrapper(config)
     for layer, head in heads:
         if not (layer < wrapper.shape.n_layers and head < wrapper.shape.n_heads):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,12 +36,12 @@ class HeatColumn:
 
 def draw_sheet(caption: Sequence[str], panels: Sequence[Panel], columns: Sequence[HeatColumn]) -> Image.Image:
     """One RGB picture: the caption, then for every panel its evidence and one heat map a column."""
-    side = 1024 if len(panels) == 1 else 640 if len(panels) <= 3 else 300
+    side = 1024 if len(panels) == 1 else 640 if len(panels) <= 3 else 400
     strips = [_strip(panel, columns, side) for panel in panels]
     across = 2 if len(strips) > 3 and len(columns) <= 2 else 1
     lines = [strips[at : at + across] for at in range(0, len(strips), across)]
     width = max(_MIN_WIDTH, *(sum(s.width for s in line) + 3 * _GAP * (len(line) - 1) for line in lines))
-    header = _text_block(caption, width)
+    header = _stacked(_text_block(caption, width), _legend(width))
     height = header.height + sum(max(s.height for s in line) + 2 * _GAP for line in lines)
     sheet = Image.new("RGB", (width + 2 * _MARGIN, height + 2 * _MARGIN), PAPER)
     sheet.paste(header, (_MARGIN, _MARGIN))
@@ -52,6 +53,27 @@ def draw_sheet(caption: Sequence[str], panels: Sequence[Panel], columns: Sequenc
             x += strip.width + 3 * _GAP
         y += max(s.height for s in line) + 2 * _GAP
     return sheet
+
+
+def _legend(width: int) -> Image.Image:
+    """What the colors mean."""
+    text = _text_block(
+        ["Red: evidence. Cyan: its tokens. Heat, from no mass to the head's brightest cell:"], width, _SMALL
+    )
+    bar = heat_colors(np.tile(np.linspace(0, 1, 256), (10, 1)))
+    legend = Image.new("RGB", (width, text.height + 16), PAPER)
+    legend.paste(text, (0, 0))
+    legend.paste(Image.fromarray(bar), (0, text.height + 2))
+    return legend
+
+
+def _stacked(*parts: Image.Image) -> Image.Image:
+    stack = Image.new("RGB", (max(part.width for part in parts), sum(part.height for part in parts)), PAPER)
+    y = 0
+    for part in parts:
+        stack.paste(part, (0, y))
+        y += part.height
+    return stack
 
 
 def scale_of(size: tuple[int, int], side: int) -> float:
@@ -119,14 +141,14 @@ def _evidence_view(picture: Image.Image, panel: Panel, cells: dict[int, Rectangl
     pixels = np.asarray(picture, dtype=np.float64).copy()
     for position in panel.omega & cells.keys():
         x0, y0, x1, y1 = cells[position]
-        pixels[y0:y1, x0:x1] = 0.65 * pixels[y0:y1, x0:x1] + 0.35 * np.array(OMEGA)
+        pixels[y0:y1, x0:x1] = 0.85 * pixels[y0:y1, x0:x1] + 0.15 * np.array(OMEGA)
     view = Image.fromarray(pixels.round().astype(np.uint8))
     draw = ImageDraw.Draw(view)
     if all(x1 - x0 >= _LEAST_CELL and y1 - y0 >= _LEAST_CELL for x0, y0, x1, y1 in _inner(cells)):
         for cell in cells.values():
             _outline(draw, cell, GRID, 1)
     for position in panel.omega & cells.keys():
-        _outline(draw, cells[position], OMEGA, 1)
+        _outline(draw, cells[position], OMEGA, 2)
     _boxes(draw, panel, scale, view.size)
     return view
 
@@ -195,7 +217,8 @@ def wrapped(line: str, fits: Callable[[str], bool]) -> list[str]:
             current = ""
         current = f"{current} {word}" if current else word
         while len(current) > 1 and not fits(current):
-            cut = next((n for n in range(len(current) - 1, 1, -1) if fits(current[:n])), 1)
+            # The shortest start that does not fit, by bisection: measuring text is slow.
+            cut = max(1, bisect.bisect_left(range(1, len(current) + 1), True, key=lambda n: not fits(current[:n])))
             pieces.append(current[:cut])
             current = current[cut:]
     return [*pieces, current] if current or not pieces else pieces
