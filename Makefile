@@ -5,10 +5,15 @@ BIN := $(VENV)/bin/python
 STAMP := $(VENV)/.complete
 PIP := $(BIN) -m pip install --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run test test-slow test-all check claims context clean
+.PHONY: run families test test-slow test-all check claims context clean
 
 run: $(STAMP)
 	@scripts/demo.sh $(BIN)
+
+# The same for every bundled family, then the claims of all in one table. About half an hour on two cores.
+families: $(STAMP)
+	@for family in qwen3vl llava_onevision internvl; do scripts/demo.sh $(BIN) $$family || exit; done
+	@$(BIN) -m core_bench.bundled.claims runs/demo runs/demo-llava_onevision runs/demo-internvl
 
 test: $(STAMP)
 	$(BIN) -m pytest -m "not slow and not gpu and not lmms and not page"

@@ -24,7 +24,7 @@ from core_bench.errors import SampleError
 from core_bench.heads import HeadShape
 from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.chat import ChatPrompts
-from core_bench.model_wrappers.loading import check_agreement, content_hash, load_config, load_model, load_processor
+from core_bench.model_wrappers.loading import check_agreement, content_hash, load_model, load_processor, pin_revision
 from core_bench.schema import Prepared, Sample, TokenMap
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
@@ -84,11 +84,11 @@ class ModelWrapper(ChatPrompts, ABC):
         another model, and for an unknown dtype or device.
         """
         name = os.path.expanduser(os.fspath(checkpoint))
-        config = load_config(name, revision, cls.FAMILY, cls.MODEL_TYPES)
+        revision = pin_revision(name, revision, cls.FAMILY, cls.MODEL_TYPES)
         model = load_model(name, revision, dtype=dtype, device=device, device_map=device_map)
         processor = load_processor(name, revision)
         check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
-        return cls(model, processor, checkpoint=name, revision=getattr(config, "_commit_hash", None) or revision)
+        return cls(model, processor, checkpoint=name, revision=revision)
 
     def prepare(
         self,

@@ -43,11 +43,14 @@ _INTERNVL_OWN = "internvl_chat"
 _LOAD_ERRORS = (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, SafetensorError)
 
 
-def load_config(checkpoint: str, revision: str | None, family: str, types: tuple[str, ...]) -> Any:
-    """The config of a checkpoint of `family`, which reads model types `types`; UserError when there is none, for
-    another family's, or where a local folder has no weights beside it."""
+def pin_revision(checkpoint: str, revision: str | None, family: str, types: tuple[str, ...]) -> str | None:
+    """The commit that a hub id's `revision` means now; for a local folder `revision` as it is.
+
+    UserError where there is no config that can be read, where it is not of one of the model types `types` of `family`,
+    or where a local folder has no weights beside it.
+    """
     if os.path.isdir(checkpoint):
-        folder, revision = Path(checkpoint), None
+        folder = Path(checkpoint)
         if not (folder / "config.json").is_file():
             raise UserError(f"--checkpoint {checkpoint}: expected a model folder, it has no config.json")
         if not any(_matches(path.name, _WEIGHTS) for path in folder.iterdir()):
@@ -63,7 +66,11 @@ def load_config(checkpoint: str, revision: str | None, family: str, types: tuple
     written, _ = _told(lambda: PreTrainedConfig.get_config_dict(checkpoint, revision=revision), message)
     if written.get("model_type") not in types:
         raise UserError(f"--checkpoint {checkpoint}: {_why_not(checkpoint, written, family, types)}")
-    return _told(lambda: AutoConfig.from_pretrained(checkpoint, revision=revision), message)
+    _told(lambda: AutoConfig.from_pretrained(checkpoint, revision=revision), message)
+    if os.path.isdir(checkpoint):
+        return revision
+    found = Path(str(cached_file(checkpoint, "config.json", revision=revision))).parent  # .../snapshots/<commit>
+    return found.name if found.parent.name == "snapshots" else revision
 
 
 def _why_not(checkpoint: str, written: Mapping[str, Any], family: str, types: tuple[str, ...]) -> str:

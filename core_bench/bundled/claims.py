@@ -2,7 +2,8 @@
 
 `python -m core_bench.bundled.claims RUNS` prints them beside what they must be, with what the study reports of other
 models in a table of its own; `--write README.md` puts all that between the file's claims marks. RUNS holds detect/,
-ablate/, hybrid/ and speed.json, as `make run` leaves them in runs/demo; detect/ and speed.json may be missing.
+ablate/, hybrid/ and speed.json, as `make run` leaves them in runs/demo; detect/ and speed.json may be missing. With
+several RUNS, one of each family, it is one table with a column a family.
 """
 
 from __future__ import annotations
@@ -125,6 +126,21 @@ def render(found: list[Claim], fmt: str, stability: JSON | None = None) -> str:
     return "\n\n".join(blocks)
 
 
+def side_by_side(found: Mapping[str, list[Claim]], fmt: str) -> str:
+    """One table with a column a family; a claim that does not hold is marked with NO."""
+    bounds = {(claim.text, claim.task): claim.bound for each in found.values() for claim in each}
+    cells = {
+        family: {(claim.text, claim.task): claim.measured + (" NO" if claim.holds is False else "") for claim in each}
+        for family, each in found.items()
+    }
+    rows, above = [], None
+    for text, task in bounds:
+        measured = [cells[family].get((text, task), "-") for family in found]
+        rows.append((text if text != above else "", task, *measured, bounds[text, task]))
+        above = text
+    return _table(("claim", "task", *found, "required"), rows, fmt)
+
+
 def _table(headers: tuple[str, ...], rows: Any, fmt: str) -> str:
     return tabulate(rows, headers=headers, tablefmt=fmt, disable_numparse=True)
 
@@ -178,24 +194,38 @@ def _speedup(arm: JSON) -> str:
     return times((arm.get("prefill") or {}).get("speedup"))
 
 
+def _read(runs: Path) -> tuple[str, list[Claim], list[Claim], JSON | None]:
+    """Model, claims about accuracy, claims about speed, and stability of the records in a folder."""
+    ablate, hybrid = (load_record(runs / name / "record.json") for name in ("ablate", "hybrid"))
+    stability = _stability(runs / "detect" / "record.json")
+    return str(ablate["run"]["model"]), claims(ablate, hybrid), _speed(runs / "speed.json"), stability
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m core_bench.bundled.claims", description=__doc__)
-    parser.add_argument("runs", type=Path)
+    parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between this file's claims marks")
     args = parser.parse_args()
     try:
-        ablate, hybrid = (load_record(args.runs / name / "record.json") for name in ("ablate", "hybrid"))
-        stability = _stability(args.runs / "detect" / "record.json")
-        accuracy = claims(ablate, hybrid)
-        found = [*accuracy, *_speed(args.runs / "speed.json")]
-        print(render(found, "simple", stability))
+        read = [_read(runs) for runs in args.runs]
+        families = {model: [*accuracy, *speed] for model, accuracy, speed, _ in read}
+        if len(families) < len(read):
+            raise UserError(f"expected runs of one model each, got {', '.join(model for model, *_ in read)}")
+
+        def written(fmt: str) -> str:
+            if len(read) > 1:
+                return side_by_side(families, fmt)
+            ((_, accuracy, speed, stability),) = read
+            return render([*accuracy, *speed], fmt, stability)
+
+        print(written("simple"))
         if args.write is not None:
-            write_block(args.write, render(found, "github", stability))
+            write_block(args.write, written("github"))
     except UserError as error:
         print(f"claims: error: {error}", file=sys.stderr)
         return 2
     # A slow spell of the machine must not fail a build, so only what does not depend on it decides.
-    return 0 if all(claim.holds is not False for claim in accuracy) else 1
+    return 0 if all(claim.holds is not False for _, accuracy, _, _ in read for claim in accuracy) else 1
 
 
 if __name__ == "__main__":

@@ -54,9 +54,8 @@ class Recipe:
     head_dropout_from: int = 1300  # in layers 1 and up
     finish_steps: int = 160  # at the end, head dropout in every layer, so that no other single head is indispensable
     finish_lr: float = 5e-4
-    finish_rounds: int = 3  # each with a learning rate that rises and falls
+    finish_rounds: int = 3  # each with a learning rate that rises and falls; in the last, half of the media are long
     spare: int = 2  # heads that the later rounds never drop: those that retrieve most after the first
-    far_from: int = 2520  # from this step on (the last round), half of the media are long, documents up to 16 pages
 
     @property
     def total_steps(self) -> int:
@@ -64,10 +63,11 @@ class Recipe:
 
 
 # The others' towers read objects at several sizes, and cut across.
+_SHORTER = Recipe(steps=1600, head_dropout_from=1000)  # their prompts are longer, so are their steps
 RECIPES = {
     "qwen3vl": Recipe(),
-    "llava_onevision": Recipe(probe_steps=600),
-    "internvl": Recipe(probe_steps=300),
+    "llava_onevision": replace(_SHORTER, probe_steps=600, pictures_until=320),
+    "internvl": replace(_SHORTER, probe_steps=300),
 }
 
 
@@ -98,7 +98,7 @@ def curriculum(recipe: Recipe, feed: Feed, step: int, rng: np.random.Generator) 
         return feed.fit(Plan("picture", recipe.batch_size, 1, 4, 4, (4, 4)))
     if step < recipe.pictures_until:
         return feed.fit(Plan("picture", recipe.batch_size, 1, 6, 6, (4, 8)))
-    far = step >= recipe.far_from
+    far = step >= recipe.total_steps - recipe.finish_steps
     if step >= recipe.long_from and rng.random() < (0.5 if far else recipe.long_share):
         plan = feed.fit(_far_document(rng) if far and rng.random() < 0.5 else _long_plan(rng))
         return replace(plan, size=_affordable(plan, feed, 8), reach=0 if plan.moment else recipe.reach)
@@ -370,9 +370,10 @@ def main() -> None:
     parser.add_argument("--family", choices=FAMILIES, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=Recipe.seed)
-    parser.add_argument("--steps", type=int, default=Recipe.steps)
+    parser.add_argument("--steps", type=int, help="default: the family's")
     args = parser.parse_args()
-    recipe = replace(RECIPES[args.family], seed=args.seed, steps=args.steps)
+    recipe = RECIPES[args.family]
+    recipe = replace(recipe, seed=args.seed, steps=args.steps or recipe.steps)
     try:
         trainer = Trainer(args.family, recipe, _folder(args.out))
         trainer.start()

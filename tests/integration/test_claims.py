@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 from core_bench import cli
-from core_bench.bundled.claims import BEGIN, END, REPORTED, claims, main, render, speed_claims, write_block
+from core_bench.bundled.claims import (
+    BEGIN,
+    END,
+    REPORTED,
+    Claim,
+    claims,
+    main,
+    render,
+    side_by_side,
+    speed_claims,
+    write_block,
+)
 from core_bench.errors import UserError
 from core_bench.runfolder import load_record
 
@@ -154,3 +165,14 @@ def test_command_prints_writes_and_fails(
     monkeypatch.setattr(sys, "argv", ["claims", str(tmp_path / "nowhere")])
     assert main() == 2
     assert "claims: error:" in capsys.readouterr().err
+
+
+def test_families_stand_side_by_side() -> None:
+    """A column a family; what one lacks is "-", what does not hold is marked."""
+    good = Claim("t", "dense", "99.0", ">= 95", True)
+    bad = Claim("t", "dense", "80.0", ">= 95", False)
+    more = Claim("t", "speed", "2.0x", "", None)
+    lines = side_by_side({"one": [good, more], "two": [bad]}, "github").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == ["claim", "task", "one", "two", "required"]
+    assert cells[2:] == [["dense", "t", "99.0", "80.0 NO", ">= 95"], ["speed", "t", "2.0x", "-", ""]]

@@ -85,6 +85,8 @@ def build_config(tokenizer: PreTrainedTokenizerFast) -> LlavaOnevisionConfig:
         "bos_token_id": None,
         "eos_token_id": ids["<|im_end|>"],
         "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
+        # Qwen2 does not normalise queries and keys: with 0.02 and so narrow a model attention would start out flat.
+        "initializer_range": 0.08,
     }
     vision: dict[str, Any] = {
         "model_type": "siglip_vision_model",
