@@ -169,9 +169,9 @@ def test_command_prints_writes_and_fails(
 
 def test_families_stand_side_by_side() -> None:
     """A column a family; what one lacks is "-", what does not hold is marked."""
-    good = Claim("t", "dense", "99.0", ">= 95", True)
-    bad = Claim("t", "dense", "80.0", ">= 95", False)
-    more = Claim("t", "speed", "2.0x", "", None)
+    good = Claim("dense", "t", "99.0", ">= 95", True)
+    bad = Claim("dense", "t", "80.0", ">= 95", False)
+    more = Claim("speed", "t", "2.0x", "", None)
     lines = side_by_side({"one": [good, more], "two": [bad]}, "github").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert cells[0] == ["claim", "task", "one", "two", "required"]
