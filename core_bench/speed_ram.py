@@ -6,12 +6,15 @@ last `ROWS` tokens on one evidence region and 8 placebos, as `--mode detect` doe
 
 from __future__ import annotations
 
-import ctypes
+import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import torch
+from torch.autograd.profiler import profile
 
 from core_bench.heads import HeadPlan
 from core_bench.model_wrappers.base import ModelWrapper
@@ -54,8 +57,7 @@ def _measure(wrapper: ModelWrapper | RandomModel, prefill: LanguagePrefill, size
     }
     for work in works.values():
         work()
-    # Resident memory wavers by some MiB from pass to pass: the higher of two.
-    peaks = {name: _higher([peak_bytes(work, device) for _ in range(2)]) for name, work in works.items()}
+    peaks = {name: peak_bytes(work, device) for name, work in works.items()}
     times = in_turns(works, max(3, min(15, int(budget_s / size.seconds / 2))), device)
     row: Row = {
         "what": "ram",
@@ -68,19 +70,13 @@ def _measure(wrapper: ModelWrapper | RandomModel, prefill: LanguagePrefill, size
         "compile_ms": 0.0,
     }
     row |= measured(times["plain"], times["mass"], 1.0)
-    plain, mass = peaks["plain"], peaks["mass"]
-    known = plain is not None and mass is not None
+    extra = peaks["mass"] - peaks["plain"]
     return row | {
         "time_ratio": 1 / row["speedup"],
-        "plain_peak_bytes": plain,
-        "extra_peak_bytes": mass - plain if known else None,  # type: ignore[operator]
-        "extra_peak": (mass - plain) / plain if known and plain else None,  # type: ignore[operator]
+        "plain_peak_bytes": peaks["plain"],
+        "extra_peak_bytes": extra,
+        "extra_peak": extra / peaks["plain"],
     }
-
-
-def _higher(found: list[int | None]) -> int | None:
-    known = [value for value in found if value is not None]
-    return max(known) if known else None
 
 
 def make_probe(n: int) -> MassProbe:
@@ -90,8 +86,8 @@ def make_probe(n: int) -> MassProbe:
     return MassProbe(rows=range(max(0, n - ROWS), n), sets=sets)
 
 
-def peak_bytes(work: Callable[[], object], device: torch.device) -> int | None:
-    """How far memory rose above where it stood before: allocator on CUDA, resident memory on Linux, else None."""
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """How far the tensors in memory rose above where they stood before, by torch's own count of what it allocates."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -99,30 +95,24 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int | None:
         work()
         torch.cuda.synchronize(device)
         return int(torch.cuda.max_memory_allocated(device) - before)
-    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not clear.exists():
-        return None
-    _return_freed_memory()
+    with _silent_stderr(), profile(profile_memory=True) as recorded:
+        work()
+    events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]
+    sizes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return max(accumulate(sizes, initial=0))
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """The profiler says there, from C++, that there is no GPU and that older tensors are freed; errors still raise."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
     try:
-        clear.write_text("5")  # the high-water mark starts anew
-    except OSError:
-        return None
-    before = _status_bytes(status, "VmRSS")
-    work()
-    return _status_bytes(status, "VmHWM") - before
-
-
-def _return_freed_memory() -> None:
-    """glibc keeps what was freed, so that a second pass would seem to need nothing; another C library may not."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
-def _status_bytes(status: Path, name: str) -> int:
-    """A memory line of /proc/self/status, which counts in kB."""
-    line = next(line for line in status.read_text().splitlines() if line.startswith(name))
-    return int(line.split()[1]) * 1024
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def columns() -> list[Column]:
@@ -133,11 +123,7 @@ def columns() -> list[Column]:
         ("with mass ms", lambda r: f"{r['ms']:.1f}"),
         ("time", lambda r: f"{r['time_ratio']:.2f}x"),
         ("IQR", lambda r: f"{r['spread']:.2f}"),
-        ("prefill's peak MiB", lambda r: _mib(r["plain_peak_bytes"])),
-        ("extra peak MiB", lambda r: _mib(r["extra_peak_bytes"])),
-        ("extra peak", lambda r: "-" if r["extra_peak"] is None else f"{r['extra_peak']:.1%}"),
+        ("prefill's peak MiB", lambda r: f"{r['plain_peak_bytes'] / MIB:.1f}"),
+        ("extra peak MiB", lambda r: f"{r['extra_peak_bytes'] / MIB:.1f}"),
+        ("extra peak", lambda r: f"{r['extra_peak']:.1%}"),
     ]
-
-
-def _mib(count: int | None) -> str:
-    return "-" if count is None else f"{count / MIB:.1f}"
