@@ -17,7 +17,7 @@ from torch import Tensor
 from core_bench.kernels.hybrid_attention.call import Call, Ranges, is_dense
 from core_bench.kernels.hybrid_attention.impl.flash_cpu import SHORT
 
-SQUARES_FROM = 256  # tokens from which "sdpa" beats torch's dense attention on the CPU, up to SHORT
+SQUARES_FROM = 512  # tokens from which "sdpa" beats torch's dense attention on the CPU, up to SHORT
 _HERE = "core_bench.kernels.hybrid_attention.impl"
 IMPLEMENTATIONS = {
     "reference": f"{_HERE}.reference:hybrid_attention_reference",
@@ -90,7 +90,7 @@ def choose(
     """The implementation that `auto` takes for such a call.
 
     - "dense", torch's own attention, where every head sees every earlier key (a prompt no longer than window + sink, a
-      decode step, a plan of full heads) and there is no padding. On the CPU not from 256 to 1,600 tokens, where "sdpa"
+      decode step, a plan of full heads) and there is no padding. On the CPU not from 512 to 1,600 tokens, where "sdpa"
       computes fewer masked keys and was measured faster.
     - "triton" on CUDA, where it can run with this dtype and head size.
     - "sdpa" otherwise: on the CPU at any length beyond window + sink; the measured break-even is in docs/kernels.md.

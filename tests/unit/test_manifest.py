@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from core_bench import checkpoints, headtables
+from core_bench.bundled.train import RECIPES
 from core_bench.checkpoints import MANIFEST, checkpoint_label, manifest, resolve_device, window_and_sink
 from core_bench.config import DEFAULT_SINK, DEFAULT_WINDOW, RunConfig
 from core_bench.heads import HeadScores, HeadShape
@@ -55,6 +57,7 @@ def test_the_entry_says_how_it_was_made(family: str) -> None:
     assert re.match(rf"python -m core_bench\.bundled\.train --family {family}\b", entry["command"])
     assert isinstance(entry["seed"], int)
     assert {"torch", "transformers"} <= entry["versions"].keys()
+    assert entry["recipe"] == {"family": family, **asdict(RECIPES[family])}, "the command still means the same"
     assert entry["figures"]
     assert "/home/" not in json.dumps(entry)
 
