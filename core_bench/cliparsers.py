@@ -49,8 +49,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _lengths(text: str) -> tuple[int, ...]:
     parts = _names(text)
-    if not all(part.isascii() and part.isdigit() and int(part) > 0 for part in parts):
-        raise argparse.ArgumentTypeError(f"expected token counts such as 4096,16384, got {text!r}")
+    if not all(part.isascii() and part.isdigit() and len(part) < 8 and int(part) > 0 for part in parts):
+        raise argparse.ArgumentTypeError(
+            f"expected counts of tokens such as 4096,16384, at most 9999999 each, got {text!r}"
+        )
     return tuple(int(part) for part in parts)
 
 

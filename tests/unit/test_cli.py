@@ -77,6 +77,7 @@ def run_with_recorder(run_with: Any, code: int) -> list[Any]:
         (["speed", "--what", "everything"], "everything"),
         (["speed", "--tokens", "1k"], "1k"),
         (["speed", "--tokens", "0"], "'0'"),
+        (["speed", "--tokens", "4096,10000000"], "at most 9999999"),
         (["speed", "--budget", "-1"], "-1"),
         (["speed", "--model", "nope"], "nope"),
         (["leaderboard"], "add"),
