@@ -83,10 +83,16 @@ def test_a_run_finds_the_bundled_table_first(family: str, tmp_path: Path, monkey
     assert found[1].note is None
 
 
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where generated tasks are made, once for all families."""
+    return tmp_path_factory.mktemp("data")
+
+
 @every_family
 @pytest.mark.parametrize("mode", ["ablate", "hybrid"])
 def test_heads_were_found_on_other_samples(
-    family: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, mode: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORE_BENCH_CACHE", str(tmp_path))
     found = headtables.resolve("auto", checkpoint_hash=manifest()[family]["checkpoint_hash"], shape=shape_of(family))
@@ -94,7 +100,8 @@ def test_heads_were_found_on_other_samples(
     used = [
         (spec.name, sample.id, sample.cluster, marks[sample.id])
         for spec in load_tasks(None, mode, True)
-        if (samples := spec.samples(spec.split_for(mode), limit=200)) and (marks := media_marks(samples))
+        if (samples := spec.samples(spec.split_for(mode), data_dir=str(data), limit=200))
+        and (marks := media_marks(samples))
         for sample in samples
     ]
     assert used
@@ -104,13 +111,13 @@ def test_heads_were_found_on_other_samples(
 
 
 @every_family
-def test_it_loads_and_the_window_is_at_most_a_tenth_of_a_long_prompt(family: str, tmp_path: Path) -> None:
+def test_it_loads_and_the_window_is_at_most_a_tenth_of_a_long_prompt(family: str, data: Path) -> None:
     entry = manifest()[family]
     wrapper = model_class(family).load(bundled_checkpoint(family))
     assert wrapper.shape == shape_of(family)
     assert wrapper.checkpoint_hash == entry["checkpoint_hash"]
     for spec in load_tasks(None, "hybrid", True):
-        (sample,) = spec.samples(spec.split_for("hybrid"), data_dir=str(tmp_path), limit=1)
+        (sample,) = spec.samples(spec.split_for("hybrid"), data_dir=str(data), limit=1)
         assert isinstance(sample, Sample)
         length = wrapper.prepare(sample).token_map.length
         assert length >= 512
