@@ -169,6 +169,8 @@ def _leaderboard(words: list[str]) -> int:
 
     if given.action == "add":
         return board.add(given.outs, given.dir)
+    if given.action == "check":
+        return board.check(given.outs)
     return board.build(given.dir)
 
 

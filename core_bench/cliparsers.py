@@ -225,9 +225,11 @@ def _head(text: str) -> tuple[int, int]:
 
 def leaderboard_parser() -> Parser:
     parser = Parser(prog=f"{PROG} leaderboard", description="Collect finished runs and write the leaderboard pages.")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{add,build}")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{add,check,build}")
     add = actions.add_parser("add", help="copy records into the leaderboard")
     add.add_argument("outs", nargs="+", metavar="OUT", help="output folder of a run")
+    check = actions.add_parser("check", help="say whether records would be taken; nothing is written")
+    check.add_argument("outs", nargs="+", metavar="FILE", help="record.json of a run, or its folder")
     build = actions.add_parser("build", help="write LEADERBOARD.md and index.html")
     for action in (add, build):
         action.add_argument("--dir", default="leaderboard", metavar="DIR", help="default: leaderboard")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
+from core_bench.board.reported import REPORTED, REPORTED_TITLE
 from core_bench.tables import (
     arm_heads,
     arm_plans,
@@ -24,22 +25,47 @@ from core_bench.tables import (
 
 JSON = dict[str, Any]
 BASELINES = ("none", "dense")
+BUNDLED = (
+    "Small models that come with the suite, on generated data: they show mechanism and measurement, not the study."
+)
 SETUP = ("Device", "dtype", "Versions", "Notes", "Run")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A table. The last cell of a row is a run id, to be linked to its folder."""
+    """A table. The last cell of a row is a run id, to be linked to its folder, if `linked`. `mode`: of the runs
+    in it."""
 
     title: str
     note: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    linked: bool = True
+    mode: str = ""
 
 
 def sections(records: Iterable[JSON]) -> list[Section]:
-    """The three tables, of the runs that are not partial."""
+    """The tables of the runs that are not partial: three of real checkpoints, those of the bundled ones that have rows,
+    and what the study reports."""
     whole = sorted((r for r in records if not is_partial(r)), key=lambda r: (r["run"]["model"], r["run"]["id"]))
+    bundled = [record for record in whole if is_bundled(record)]
+    own = [
+        replace(table, title=f"{table.title}: bundled models", note=f"{BUNDLED} {table.note}")
+        for table in _sections(bundled)
+        if table.rows
+    ]
+    study = Section(
+        "As reported by the study", REPORTED_TITLE.replace(":", "."), ("Result", "As reported"), REPORTED, linked=False
+    )
+    return [*_sections([record for record in whole if not is_bundled(record)]), *own, study]
+
+
+def is_bundled(record: JSON) -> bool:
+    """Whether it is a run of a small model that comes with this suite."""
+    return record["run"]["checkpoint"].partition(":")[0] == "bundled"
+
+
+def _sections(whole: Sequence[JSON]) -> list[Section]:
     return [
         Section(
             "Hybrid attention",
@@ -48,6 +74,7 @@ def sections(records: Iterable[JSON]) -> list[Section]:
             ("Model", "Checkpoint", "Task", "n", "Metric", "Chance / blind", "Dense", "Kept", "Hybrid", "Difference",
              "Full heads (query / KV)", "Window / sink", "Prefill speed-up", *SETUP),
             _all(_hybrid_rows(record) for record in whole),
+            mode="hybrid",
         ),
         Section(
             "Ablation",
@@ -56,6 +83,7 @@ def sections(records: Iterable[JSON]) -> list[Section]:
             ("Model", "Checkpoint", "Task", "n", "Metric", "Chance / blind", "Cut", "Heads", "None", "Top", "Bottom",
              "Random", "Other", *SETUP),
             _all(_ablation_rows(record) for record in whole),
+            mode="ablate",
         ),
         Section(
             "Detection",
@@ -64,6 +92,7 @@ def sections(records: Iterable[JSON]) -> list[Section]:
             ("Model", "Checkpoint", "Task", "n", "Leading head (layer, head)", "RAM", "Chance", "Sink-corrected",
              "Half of mass", *SETUP),
             _all(_detection_rows(record) for record in whole),
+            mode="detect",
         ),
     ]  # fmt: skip
 
@@ -83,11 +112,15 @@ def _all(groups: Iterable[list[tuple[str, ...]]]) -> tuple[tuple[str, ...], ...]
     return tuple(row for group in groups for row in group)
 
 
+def place(name: str) -> str:
+    """A path without its folders, if it is absolute: where it lies on one machine says nothing to others."""
+    path = PurePath(name)
+    return path.name if path.is_absolute() else name
+
+
 def _who(record: JSON) -> tuple[str, str]:
     run = record["run"]
-    path = PurePath(run["checkpoint"])
-    name = path.name if path.is_absolute() else run["checkpoint"]  # where it lies on one machine says nothing to others
-    return run["model"], f"{name} ({short_hash(run['checkpoint_hash'])})"
+    return run["model"], f"{place(run['checkpoint'])} ({short_hash(run['checkpoint_hash'])})"
 
 
 def _setup(record: JSON) -> tuple[str, ...]:

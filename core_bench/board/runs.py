@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -16,25 +17,33 @@ from core_bench.heads import HeadScores
 from core_bench.results import verify_record
 from core_bench.runfolder import RECORD, SAMPLES, Row, load_record, load_rows
 
-RESULTS = "results"
+RESULTS, HISTORY = "results", "history"
 SIDECAR = "heads.json"
 HEAD_TABLES = ("heads.tsv", "heads.*.tsv", SIDECAR)
 
 
-def add_runs(outs: Sequence[str | os.PathLike[str]], directory: str | os.PathLike[str]) -> list[tuple[str, bool]]:
-    """Copy runs; returns (run id, whether it is new) of each. See `core_bench.board.add`."""
-    results = Path(directory) / RESULTS
+def run_folder(path: str | os.PathLike[str]) -> Path:
+    """The folder of a run that is named by itself or by its record.json."""
+    found = Path(path)
+    return found.parent if found.name == RECORD else found
+
+
+def add_runs(outs: Sequence[str | os.PathLike[str]], directory: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """Copy runs; returns (run id, what was done) of each. See `core_bench.board.add`."""
+    board = Path(directory)
     sources: dict[str, Path] = {}
-    for out in map(Path, outs):
+    for out in map(run_folder, outs):
         run_id = load_run(out)["run"]["id"]
         if run_id in sources:
             raise UserError(f"{out}: the run id {run_id} is that of {sources[run_id]} too")
         sources[run_id] = out
-    new = {run_id: _is_new(out, results / run_id) for run_id, out in sources.items()}
-    for run_id, out in sources.items():
-        if new[run_id]:
-            _copy(out, results / run_id)
-    return list(new.items())
+    older = {run_id: _superseded(out, board, run_id) for run_id, out in sources.items()}
+    return [(run_id, _put(out, board, run_id, older[run_id])) for run_id, out in sources.items()]
+
+
+def earlier(board: Path, run_id: str) -> list[Path]:
+    """The folders of the runs that a newer one of the same id has superseded."""
+    return sorted(path for path in (board / HISTORY / run_id).glob("[!.]*/"))
 
 
 def load_run(folder: Path) -> dict[str, Any]:
@@ -101,27 +110,53 @@ def _files(folder: Path) -> list[Path]:
     return [folder / RECORD, folder / SAMPLES, *_tables(folder)]
 
 
-def _is_new(out: Path, target: Path) -> bool:
+def _superseded(out: Path, board: Path, run_id: str) -> Path | None:
+    """Where the run that the board has under this id goes: None if it has none, its own folder if it is the same one.
+
+    UserError if `out` is itself one that a newer run has superseded.
+    """
+    target = board / RESULTS / run_id
+    for path in earlier(board, run_id):
+        if _same(out, path):
+            raise UserError(f"{out}: a newer run {run_id} has superseded it, see {path}")
     if not target.exists():
-        return True
+        return None
+    return target if _same(out, target) else board / HISTORY / run_id / _digest(target)
+
+
+def _same(out: Path, target: Path) -> bool:
     try:
         there = {path.name: path.read_bytes() for path in target.iterdir()}
         here = {path.name: path.read_bytes() for path in _files(out)}
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    differing = sorted(name for name in there.keys() | here.keys() if there.get(name) != here.get(name))
-    if differing:
-        raise UserError(f"{target}: holds another run under this id ({differing[0]} differs); remove it first")
-    return False
+    return there == here
 
 
-def _copy(out: Path, target: Path) -> None:
+def _digest(folder: Path) -> str:
+    """A name for what a run holds."""
+    whole = hashlib.sha256()
+    for path in _files(folder):
+        if path.is_file():
+            whole.update(path.name.encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()[:12]
+
+
+def _put(out: Path, board: Path, run_id: str, older: Path | None) -> str:
+    """Copy the run; what was there before goes to `older` first."""
+    target = board / RESULTS / run_id
+    if older == target:
+        return "was there already"
     partial = target.with_name(f".{target.name}.tmp")
     try:
         shutil.rmtree(partial, ignore_errors=True)  # left by a kill
         partial.mkdir(parents=True)
         for path in _files(out):
             shutil.copyfile(path, partial / path.name)
+        if older is not None:
+            older.parent.mkdir(parents=True, exist_ok=True)
+            target.rename(older)
         partial.rename(target)
     except OSError as error:
         raise UserError(f"{target}: cannot be written: {error.strerror}") from None
+    return "added" if older is None else f"added; the one before is now {older}"

@@ -18,27 +18,13 @@ from typing import Any
 
 from tabulate import tabulate
 
+from core_bench.board.reported import REPORTED, REPORTED_TITLE
 from core_bench.errors import UserError
 from core_bench.runfolder import load_record, write_text
 from core_bench.tables import percent, points, stability_lines, times
 
 JSON = dict[str, Any]
 BEGIN, END = "<!-- claims: written by `make claims`, do not edit -->", "<!-- claims: end -->"
-REPORTED_TITLE = (
-    "As reported by the study (arXiv 2606.05843) for other, far larger models; none of it is measured here:"
-)
-REPORTED = (
-    ("few heads find the evidence", "the bottom heads scatter"),
-    ("larger models", "Qwen3-VL 4B to 32B: from scattered heads to a bottleneck in deep layers (32B: 44-56)"),
-    ("architecture", "Qwen3-VL sparse, LLaVA-OneVision moderate, InternVL3.5 dense"),
-    ("stability between data sets", "Spearman 0.79-0.92; about 30 heads shared by all four"),
-    ("top 5% off", "about 45% -> about 27% accuracy (Qwen3-VL-4B); bottom heads: almost no change"),
-    ("prefill speed-up", "up to 2.3x on long context (MLVU, Video-MME)"),
-    (
-        "accuracy of hybrid",
-        "LLaVA-OneVision, 19.1% of heads full: slightly above dense; Qwen3-VL-32B, 4.9%: negligible loss",
-    ),
-)
 
 
 @dataclass(frozen=True)

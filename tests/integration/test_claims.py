@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from core_bench import cli
+from core_bench.board.reported import REPORTED
 from core_bench.bundled.claims import (
     BEGIN,
     END,
-    REPORTED,
     Claim,
     claims,
     main,

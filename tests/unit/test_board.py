@@ -113,11 +113,16 @@ class Page(HTMLParser):
         self.rows: list[list[str]] = []
         self.tags: list[str] = []
         self.addresses: list[str] = []
+        self.ids: set[str | None] = set()
+        self.data: list[dict[str, str | None]] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.addresses += [value or "" for name, value in attrs if name in ("href", "src")]
+        self.ids |= {value for name, value in attrs if name == "id"}
+        if tag == "a" and ("class", "point") in attrs:
+            self.data.append(dict(attrs))
         if tag == "tr":
             self.rows.append([])
         elif tag in ("td", "th"):
@@ -157,8 +162,8 @@ def test_runs_are_added_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert part in detected
     parsed = Page(page)
     assert {row[-1].strip() for row in parsed.rows if row and row[0] == "qwen3vl"} == {HYBRID_1, ABLATE_1, DETECT_1}
-    for address in parsed.addresses:  # self-contained: nothing is loaded, every link leads into the folder
-        assert (board / address).is_file()
+    for address in parsed.addresses:  # self-contained: nothing is loaded, every link leads into the folder or the page
+        assert address == "data:," or address.removeprefix("#") in parsed.ids or (board / address).is_file()
 
 
 def test_random_heads_kept_full_show_density_and_window(tmp_path: Path) -> None:
@@ -193,8 +198,8 @@ def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
 
 def test_an_empty_folder_gives_pages_without_runs(tmp_path: Path) -> None:
     markdown, page = pages(tmp_path / "new")
-    assert markdown.count("No runs yet.") == 3
-    assert "<table>" not in page
+    assert markdown.count("No runs yet.") == page.count("No runs yet.") == 3
+    assert "<form" not in page
 
 
 def test_partial_runs_stand_beneath_the_tables(tmp_path: Path) -> None:
@@ -219,15 +224,94 @@ def test_overlap_and_notes_are_shown(tmp_path: Path) -> None:
     assert "(--allow-overlap); heads of another checkpoint |" in markdown
 
 
-def test_adding_twice_is_harmless_and_other_content_is_refused(tmp_path: Path) -> None:
+def test_a_newer_run_supersedes_and_the_older_stays_in_history(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     board = tmp_path / "board"
-    out = make_hybrid(tmp_path / "a")
+    out, newer, newest = (make_hybrid(tmp_path / name, seed=seed) for seed, name in enumerate("abc"))
     add([str(out)], str(board))
     add([str(out)], str(board))
-    with pytest.raises(UserError, match=rf"{HYBRID_1}: holds another run under this id \(record\.json differs\)"):
-        add([str(make_hybrid(tmp_path / "b", seed=1))], str(board))
+    assert capsys.readouterr().out == f"{HYBRID_1}: added\n{HYBRID_1}: was there already\n"
+    for one in (newer, newest):
+        add([str(one)], str(board))
+    history = sorted((board / "history" / HYBRID_1).iterdir())
+    assert {load_run(path)["run"]["seed"] for path in history} == {0, 1}
+    assert load_run(board / "results" / HYBRID_1)["run"]["seed"] == 2
+    markdown, page = pages(board)
+    assert markdown.count(f"({HYBRID_1.join(('results/', '/'))})") == 1
+    for path in history:
+        assert f"history/{HYBRID_1}/{path.name}/record.json" in Page(page).addresses
+    with pytest.raises(UserError, match=f"a newer run {HYBRID_1} has superseded it"):
+        add([str(out)], str(board))
     with pytest.raises(UserError, match=f"{HYBRID_1} is that of"):
-        add([str(out), str(make_hybrid(tmp_path / "c", seed=1))], str(tmp_path / "other"))
+        add([str(out), str(newer)], str(tmp_path / "other"))
+
+
+def test_a_kill_between_the_two_moves_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = tmp_path / "board"
+    out, newer = make_hybrid(tmp_path / "a"), make_hybrid(tmp_path / "b", seed=1)
+    add([str(out)], str(board))
+    moved: list[Path] = []
+    rename = Path.rename
+
+    def killed(self: Path, target: Path) -> Path:
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(self)
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            add([str(newer)], str(board))
+    add([str(newer)], str(board))
+    assert load_run(board / "results" / HYBRID_1)["run"]["seed"] == 1
+    assert [load_run(path)["run"]["seed"] for path in (board / "history" / HYBRID_1).iterdir()] == [0]
+
+
+def test_check_names_every_bad_run_in_one_line_and_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = make_hybrid(tmp_path / "good"), make_ablate(tmp_path / "bad")
+    edit(bad, "tasks", TASK, "n", value=400)
+    before = sorted(tmp_path.rglob("*"))
+    words = ["leaderboard", "check", str(bad), str(good / "record.json"), str(tmp_path / "none")]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    assert said.out == f"{good / 'record.json'}: ok, {HYBRID_1}\n"
+    first, second = said.err.splitlines()
+    assert f"{bad / 'record.json'}: tasks.{TASK}.n: does not follow" in first
+    assert "found no record.json" in second
+    assert main(["leaderboard", "check", str(good)]) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_bundled_models_and_the_study_stand_apart(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    add([str(make_hybrid(tmp_path / "a")), str(make_hybrid(tmp_path / "b", "real", checkpoint="org/name"))], str(board))
+    markdown, page = pages(board)
+    order = ["## Hybrid attention\n", "org/name", "## Hybrid attention: bundled models", "bundled (", "## As reported"]
+    assert sorted(order, key=markdown.index) == order
+    assert page.count("<figure") == 2
+    assert page.index("<h2>Accuracy against prefill speed</h2>") < page.index("prefill speed: bundled models</h2>")
+
+
+def test_the_plot_has_a_mark_for_every_timed_arm_and_says_what_it_is(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    add([str(make_hybrid(tmp_path / "a")), str(make_ablate(tmp_path / "b"))], str(board))
+    page = pages(board)[1]
+    (mark,) = Page(page).data
+    assert (mark["data-model"], mark["data-task"], mark["href"]) == ("qwen3vl", TASK, f"#run-{HYBRID_1}")
+    assert f"hybrid:10%: 100.0%, dense 100.0%, {11.5 / 5.5:.2f}x" in page
+
+
+def test_a_run_tells_how_to_repeat_it(tmp_path: Path) -> None:
+    board = tmp_path / "board"
+    add([str(make_hybrid(tmp_path / "a")), str(make_ablate(tmp_path / "b"))], str(board))
+    page = pages(board)[1]
+    for part in ("<dt>command</dt><dd>c</dd>", "full (0, 1), others window 16, sink 4, holds in prefill"):
+        assert part in page
+    assert "draw 0: zero (0, 1), holds in prefill and decoding; draw 1:" in page
 
 
 def edit(out: Path, *path: str, value: Any) -> None:
@@ -471,7 +555,8 @@ def test_names_cannot_break_out_of_their_cells(tmp_path: Path) -> None:
     rows = [line for line in markdown.splitlines() if line.startswith("| ")]
     assert {line.replace("\\|", "").count("|") for line in rows[:3]} == {19}
     parsed = Page(page)
-    assert "script" not in parsed.tags
+    assert parsed.tags.count("script") == 1
+    assert evil not in page
     cells = next(row for row in parsed.rows if row and row[0] != "")
     assert (cells[1], cells[-2]) == (f"{evil} (0123456789)", evil)
 
