@@ -63,7 +63,7 @@ class Recipe:
 
 
 # The others' towers read objects at several sizes, and cut across.
-_SHORTER = Recipe(steps=1600, head_dropout_from=1000)  # their prompts are longer, so are their steps
+_SHORTER = Recipe(steps=2000, head_dropout_from=1200)  # their prompts are longer, so are their steps
 RECIPES = {
     "qwen3vl": Recipe(),
     "llava_onevision": replace(_SHORTER, probe_steps=600, pictures_until=320),
