@@ -286,6 +286,47 @@ def test_check_names_every_bad_run_in_one_line_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def edit(out: Path, *path: str, value: Any) -> None:
+    record = json.loads((out / "record.json").read_text())
+    place = record
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    (out / "record.json").write_text(json.dumps(record))
+
+
+ACCURACY = ("tasks", TASK, "arms", "hybrid:10%", "metrics", "accuracy", "value")
+SPEEDUP = ("tasks", TASK, "arms", "hybrid:10%", "prefill", "speedup", "value")
+OTHER = HeadPlan.hybrid(HeadShape(36, 32, 8), [(35, 31)], window=16, sink=4).to_record()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        (ACCURACY, 0.99, "does not follow from the samples"),
+        (("tasks", TASK, "n"), 5, "does not follow from the samples"),
+        (SPEEDUP, 2.5, "does not follow from the samples"),
+        (("tasks", TASK, "arms", "hybrid:10%", "plan"), OTHER, "plan"),
+        (("schema_version",), 2, "schema_version: "),
+        (ACCURACY, float("nan"), "NaN"),
+        (("run", "id"), "../../outside", "run.id: "),
+        (("run", "checkpoint_hash"), None, "run.checkpoint_hash: "),
+    ],
+)
+def test_a_tampered_record_is_refused_in_one_line(
+    tmp_path: Path, path: tuple[str, ...], value: Any, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_hybrid(tmp_path / "a")
+    edit(out, *path, value=value)
+    for command in (["check", str(out)], ["add", str(out), "--dir", str(tmp_path / "board")]):
+        assert main(["leaderboard", *command]) == 2
+        said = capsys.readouterr()
+        assert said.err.count("\n") == 1
+        assert "record.json" in said.err
+        assert why in said.err
+    assert not (tmp_path / "board").exists()
+
+
 def test_bundled_models_and_the_study_stand_apart(tmp_path: Path) -> None:
     board = tmp_path / "board"
     add([str(make_hybrid(tmp_path / "a")), str(make_hybrid(tmp_path / "b", "real", checkpoint="org/name"))], str(board))
@@ -312,18 +353,6 @@ def test_a_run_tells_how_to_repeat_it(tmp_path: Path) -> None:
     for part in ("<dt>command</dt><dd>c</dd>", "full (0, 1), others window 16, sink 4, holds in prefill"):
         assert part in page
     assert "draw 0: zero (0, 1), holds in prefill and decoding; draw 1:" in page
-
-
-def edit(out: Path, *path: str, value: Any) -> None:
-    record = json.loads((out / "record.json").read_text())
-    place = record
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    (out / "record.json").write_text(json.dumps(record))
-
-
-ACCURACY = ("tasks", TASK, "arms", "hybrid:10%", "metrics", "accuracy", "value")
 
 
 @pytest.mark.parametrize(
