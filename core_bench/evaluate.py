@@ -26,7 +26,7 @@ from core_bench.headtables import HeadMeta
 from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, versions
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
-from core_bench.runfolder import RunFolder
+from core_bench.runfolder import RunFolder, check_out
 from core_bench.running import run_arms
 from core_bench.schema import Sample
 from core_bench.stats import spearman
@@ -62,6 +62,7 @@ class Session:
 
 def run(config: RunConfig) -> int:
     """Carry out `config` and print its tables; returns the exit code (0, or 1 where a task has no scored sample)."""
+    check_out(config.out_dir())
     tasks = read_tasks(config, config.mode)
     wrapper = load_wrapper(config)
     say(_first_line(config, wrapper))
@@ -98,7 +99,7 @@ def read_tasks(config: RunConfig, mode: str) -> Tasks:
     specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.bundled)
     own = mode == config.mode  # else: detection that runs first, on its own tasks and in its own place
     limit, root = (config.limit, config.data_dir) if own else (None, None)
-    return [(spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit)) for spec in specs]
+    return [(spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit, report=say)) for spec in specs]
 
 
 def exit_code(record: dict[str, Any], strict: bool) -> int:
@@ -155,7 +156,12 @@ def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Sess
             settings |= {"window": window, "sink": sink}
     if config.mode != "detect":
         settings["scoring"] = {
-            spec.name: {"metrics": list(spec.metrics), "code": spec.code_digest(), **spec.generation_kwargs}
+            spec.name: {
+                "metrics": list(spec.metrics),
+                "code": spec.code_digest(),
+                **spec.generation_kwargs,
+                **({"notes": spec.notes, "boxes": wrapper.BOXES} if spec.notes else {}),
+            }
             for spec, _ in tasks
         }
         arms = make_arms(config, heads[0] if heads else None, wrapper.shape, window, sink)

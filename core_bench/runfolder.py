@@ -7,6 +7,7 @@ record.json     the summary; written last
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -185,6 +186,31 @@ def _take(lock: int, folder: Path) -> None:
         raise UserError(f"--out {folder}: another process is working there; wait for it or choose another") from None
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be locked: {error.strerror}") from None
+
+
+def check_out(out: str | os.PathLike[str]) -> None:
+    """Raise UserError where `RunFolder.open` would for the folder itself; leaves everything as it is.
+
+    For before a checkpoint is loaded, which may take minutes.
+    """
+    folder = Path(out)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        _refuse_foreign(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / LOCK).exists():
+            lock = os.open(folder / LOCK, os.O_RDWR)
+            try:
+                _take(lock, folder)
+            finally:
+                os.close(lock)
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            raise UserError(f"--out {folder}: cannot be written: Permission denied")
+    except OSError as error:
+        raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
+    with contextlib.suppress(OSError):  # another run may have begun beside it
+        for path in made:
+            path.rmdir()
 
 
 def _refuse_foreign(folder: Path) -> None:

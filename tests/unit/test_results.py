@@ -26,7 +26,7 @@ from core_bench.results import (
     strip_times,
     verify_record,
 )
-from core_bench.runfolder import load_record, load_rows
+from core_bench.runfolder import check_out, load_record, load_rows
 from core_bench.stats import ci95
 
 SHAPE = HeadShape(2, 4, 2)
@@ -146,6 +146,22 @@ def test_foreign_folders_and_files_are_left_alone(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "photo.jpg", SETTINGS)
     with pytest.raises(UserError, match="cannot be written"):
         RunFolder.open(tmp_path / "photo.jpg" / "run", SETTINGS)
+
+
+def test_an_out_that_cannot_be_is_told_beforehand_and_nothing_is_left_there(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_text("x")
+    with pytest.raises(UserError, match=r"holds photo\.jpg"):
+        check_out(tmp_path)
+    with pytest.raises(UserError, match="cannot be written"):
+        check_out(tmp_path / "photo.jpg" / "run")
+    check_out(tmp_path / "new" / "run")
+    with RunFolder.open(tmp_path / "run", SETTINGS) as run:
+        run.append(row(0))
+        with pytest.raises(UserError, match="another process"):
+            check_out(tmp_path / "run")
+    check_out(tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photo.jpg", "run"]
+    assert load_rows(tmp_path / "run" / "samples.jsonl") == [row(0)]
 
 
 def test_a_kill_before_the_settings_leaves_a_folder_that_opens(tmp_path: Path) -> None:
