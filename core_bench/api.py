@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from core_bench.checkpoints import load_wrapper, manifest
+from core_bench.checkpoints import load_wrapper
 from core_bench.config import RunConfig
 from core_bench.detect import measure_sample
 from core_bench.errors import SampleError
@@ -76,10 +76,7 @@ def find_heads(
     if samples is not None:
         groups: list[Sequence[object]] = [samples[:limit]]
     else:
-        bundled = bool(wrapper.checkpoint) and any(
-            entry["checkpoint_hash"] == wrapper.checkpoint_hash for entry in manifest().values()
-        )
-        specs = load_tasks(tasks, "detect", bundled)
+        specs = load_tasks(tasks, "detect", generated=True)
         groups = [spec.samples(spec.split_for("detect"), limit=limit) for spec in specs]
     return pool_scores([_scores(wrapper, config, group) for group in groups])
 

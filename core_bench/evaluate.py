@@ -96,10 +96,14 @@ def carry_out(session: Session) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def read_tasks(config: RunConfig, mode: str) -> Tasks:
     """The samples of every task that `mode` runs, in file order. Raises UserError where a task has no rows."""
-    specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.bundled)
+    specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.generated_tasks)
     own = mode == config.mode  # else: detection that runs first, on its own tasks and in its own place
-    limit, root = (config.limit, config.data_dir) if own else (None, None)
-    return [(spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit, report=say)) for spec in specs]
+    limit = config.limit if own else None
+    roots = [config.data_dir if own or not spec.generated else None for spec in specs]
+    return [
+        (spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit, report=say))
+        for spec, root in zip(specs, roots, strict=True)
+    ]
 
 
 def exit_code(record: dict[str, Any], strict: bool) -> int:

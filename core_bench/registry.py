@@ -89,14 +89,14 @@ def known_tasks() -> dict[str, TaskSpec]:
     return {spec.name: spec for spec in _read_all(task_files())}
 
 
-def load_tasks(names: Sequence[str] | None, mode: str, bundled: bool) -> list[TaskSpec]:
+def load_tasks(names: Sequence[str] | None, mode: str, generated: bool) -> list[TaskSpec]:
     """The tasks of a run: by name, by YAML path, by folder of YAMLs; None is the mode's defaults.
 
-    On a bundled checkpoint the defaults are the generated tasks, else the others; where none of these exists yet, the
-    generated ones. UserError for an unknown name, a bad file, or two tasks of one name.
+    With `generated` the defaults are the generated tasks, else the others; where a mode has none of these, all.
+    UserError for an unknown name, a bad file, or two tasks of one name.
     """
     if names is None:
-        return _defaults(mode, bundled)
+        return _defaults(mode, generated)
     known: dict[str, TaskSpec] | None = None
     specs: list[TaskSpec] = []
     for name in names:
@@ -111,9 +111,9 @@ def load_tasks(names: Sequence[str] | None, mode: str, bundled: bool) -> list[Ta
     return _distinct(specs)
 
 
-def _defaults(mode: str, bundled: bool) -> list[TaskSpec]:
+def _defaults(mode: str, generated: bool) -> list[TaskSpec]:
     specs = [spec for spec in known_tasks().values() if mode in spec.default_for]
-    wanted = [spec for spec in specs if spec.generated == bundled] or specs
+    wanted = [spec for spec in specs if spec.generated == generated] or specs
     if not wanted:
         raise UserError(f"--tasks: no task is a default of --mode {mode}: name one")
     return wanted

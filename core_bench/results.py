@@ -17,7 +17,7 @@ from core_bench.board.consistency import DETECT, check_plans, check_rows, first_
 from core_bench.board.ramtables import ram_of_rows, ram_record
 from core_bench.board.schema import check_record
 from core_bench.runfolder import Row, RunFolder
-from core_bench.stats import ci95, clustered_mean, median_iqr, paired_delta, ratio_ci
+from core_bench.stats import ci95, clustered_mean, f1, median_iqr, paired_delta, ratio_ci
 from core_bench.tables import render_tables
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 JSON = dict[str, Any]
+F1_PARTS = {"f1_recall", "f1_precision"}  # metrics whose F1 is one more, `f1`: it is no mean over samples
 BOUND = ("model", "mode", "seed", "checkpoint", "checkpoint_hash")  # fields of `run` that its settings hold too
 
 
@@ -58,6 +59,7 @@ def build_record(
     is written first and compared. baseline: the arm that others are compared with ("none" or "dense"); it is also the
     dense arm of speed-ups. ram: see `ram_record`. controls: task -> {"chance", "image_blind", ...}.
 
+    Beside means `f1_recall` and `f1_precision` stands `f1`, see `core_bench.stats.f1`.
     A row with {"groups": {metric: group}} makes this metric the unweighted mean of its groups' means.
 
     Failed rows are counted and never scored. The value of a random arm is the mean over samples of each sample's mean
@@ -222,6 +224,11 @@ def _scored(rows: list[Row], headline: str | None) -> JSON:
             [clusters[i] for i in values],
             None if groups is None else [groups[i] for i in values],
         )
+    if metrics.keys() >= F1_PARTS:
+        (recall, clusters), (precision, more) = (_by_id(good, name) for name in ("f1_recall", "f1_precision"))
+        found = f1(recall, precision, clusters | more)
+        if found is not None:
+            metrics["f1"] = _metric(found.value, found.stderr, found.ci95, found.n)
     return {
         "metrics": metrics,
         "n_scored": sum(bool(row.get("scores")) for row in good),

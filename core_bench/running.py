@@ -75,7 +75,7 @@ def _rows(
         try:
             prediction = generate(wrapper, config, spec, prepared, arm)
             generate_ms = (time.perf_counter() - begin) * 1000
-            score = spec.score(sample, prediction)
+            score = spec.score(sample, prediction, boxes=wrapper.BOXES)
         except (SampleError, torch.OutOfMemoryError) as error:
             rows.append({**head, "prediction": prediction, "failure": one_line(error)})
             continue

@@ -114,7 +114,7 @@ def measure(
         ranks={head: f"{n} of {len(ranking)}" for n, head in enumerate(ranking, start=1)},
         mass_SM=key_mass(wrapper, prepared, rows, heads),
         prediction=prediction,
-        score=_scored(spec, sample, prediction),
+        score=_scored(spec, sample, prediction, wrapper.BOXES),
     )
 
 
@@ -163,10 +163,10 @@ def _ends(scores: HeadScores | None) -> tuple[Head, ...]:
     return tuple(dict.fromkeys([scores.top(1)[0], scores.bottom(1)[0]]))
 
 
-def _scored(spec: TaskSpec, sample: Sample, prediction: str) -> str:
+def _scored(spec: TaskSpec, sample: Sample, prediction: str, boxes: str) -> str:
     """The headline score of an answer, or why it has none."""
     try:
-        score = spec.score(sample, prediction)
+        score = spec.score(sample, prediction, boxes=boxes)
     except SampleError as error:
         return f"not scored: {one_line(error)}"
     return f"{spec.headline} {score.scores[spec.headline]:g}{', unparsed' if score.unparsed else ''}"

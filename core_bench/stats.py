@@ -118,6 +118,30 @@ def paired_delta(
     return Delta(value=value, stderr=stderr, ci95=interval, n=len(ids))
 
 
+def f1(
+    recall_by_id: Mapping[str, float], precision_by_id: Mapping[str, float], clusters: Mapping[str, Hashable]
+) -> Delta | None:
+    """F1 of two means over overlapping samples; None where neither has one.
+
+    With S the sum of the scores, that both maps share, recall is S / n_r and precision S / n_p, so that F1 =
+    2 S / (n_r + n_p) (the F1 of `eval_acc_and_f1` in MMLongBench-Doc's eval/eval_score.py). It is a ratio of means:
+    its standard error is that of the mean of (2 s_i - F1 d_i) / mean(d), d_i being in how many of the maps i is
+    (Cochran, "Sampling Techniques", 6.4), clustered.
+    """
+    ids = sorted(recall_by_id.keys() | precision_by_id.keys())
+    if not ids:
+        return None
+    twice = np.array([2 * recall_by_id.get(i, 0.0) for i in ids])
+    weight = np.array([float(i in recall_by_id) + float(i in precision_by_id) for i in ids])
+    value = float(twice.sum() / weight.sum())
+    groups = [clusters[i] for i in ids]
+    _, stderr = clustered_mean(((twice - value * weight) / weight.mean()).tolist(), groups)
+    if stderr is None:
+        return Delta(value=value, stderr=None, ci95=None, n=len(ids))
+    half = _t975(_codes(groups)[1] - 1) * stderr
+    return Delta(value=value, stderr=stderr, ci95=(max(value - half, 0.0), min(value + half, 1.0)), n=len(ids))
+
+
 def median_iqr(values: Sequence[float]) -> tuple[float, float]:
     """Median of `values` and the width of the range from their 25th to their 75th percentile, in the same units."""
     x = np.asarray(values, dtype=np.float64)

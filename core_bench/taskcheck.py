@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from core_bench.authorfiles import GET_KEYS
 from core_bench.config import MODES, one_of
 from core_bench.errors import UserError
 from core_bench.metrics import METRICS
@@ -32,7 +33,9 @@ def check_task(keys: YamlMap, core: YamlMap, path: Path) -> None:
         (keys, ("dataset_path", "dataset_name", "test_split"), str, "text"),
         (core, ("generator", "headline"), str, "text"),
         (keys, ("dataset_kwargs", "generation_kwargs", "lmms_eval_specific_kwargs"), YamlMap, "a mapping"),
-        (core, ("splits", "groups"), YamlMap, "a mapping"),
+        (core, ("splits", "groups", "files", "get", "notes"), YamlMap, "a mapping"),
+        (core, ("defects",), FunctionRef, "a !function"),
+        (core, ("table_has_media",), bool, "true or false"),
         (core, ("question", "phrase", "cluster", "system", "prime", "id"), text_or_function, "text or a !function"),
         (core, ("evidence",), text_or_function, "the name of a column or a !function"),
         (core, ("choices",), str | list | FunctionRef, "a column, a list or a !function"),
@@ -47,6 +50,7 @@ def check_task(keys: YamlMap, core: YamlMap, path: Path) -> None:
     _check_metrics(keys, core)
     _check_generation(keys)
     _check_core(keys, core)
+    _check_files(core)
 
 
 def _expect(mapping: YamlMap, key: str, kind: Any, what: str) -> None:
@@ -142,3 +146,22 @@ def _check_core(keys: YamlMap, core: YamlMap) -> None:
             f"{core.place('splits')}: splits: the single file {path} has none: use dataset_path: json with "
             "dataset_kwargs: {data_files: {NAME: FILE}}"
         )
+
+
+def _check_files(core: YamlMap) -> None:
+    """`files`: {SPLIT: [NAME or [NAME, ...], ...]}, together with `get`, which has every one of its keys."""
+    if ("files" in core) != ("get" in core):
+        one, other = ("files", "get") if "files" in core else ("get", "files")
+        raise UserError(f"{core.place(one)}: {one}: expected together with {other}")
+    if "files" not in core:
+        return
+    files, get = core["files"], core["get"]
+    for split, entries in files.items():
+        names = [name for entry in entries or [] for name in (entry if isinstance(entry, list) else [entry])]
+        if not isinstance(entries, list) or not names or not all(isinstance(name, str) and name for name in names):
+            raise UserError(f"{files.place(split)}: files: expected a list of file names, got {entries!r}")
+    check_keys(get, GET_KEYS, core.place("get"), "metadata.core_bench.get.")
+    for key in GET_KEYS:
+        if not isinstance(get.get(key), str):
+            place = get.place(key) if key in get else core.place("get")
+            raise UserError(f"{place}: get.{key}: expected text, got {get.get(key)!r}")

@@ -29,7 +29,7 @@ TASK_KEYS = (
 )  # fmt: skip
 CORE_KEYS = (
     "id", "media", "question", "phrase", "choices", "evidence", "cluster", "system", "prime", "generator", "splits",
-    "chance", "headline", "default_for", "groups", "frames",
+    "chance", "headline", "default_for", "groups", "frames", "files", "get", "table_has_media", "defects", "notes",
 )  # fmt: skip
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _PACKAGED = Path(__file__).parent / "tasks"

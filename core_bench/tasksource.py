@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from core_bench import authorfiles
 from core_bench.errors import UserError
 from core_bench.taskfile import YamlMap
 
@@ -64,6 +66,13 @@ def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, li
         where = f"generated {core['generator']}, split {split}"
         names = _data_files(keys, split.partition("@")[0]) if "dataset_kwargs" in keys else ["annotations.jsonl"]
         rows = Rows(_read_json([folder / name for name in names]), folder, where)
+    elif core.get("files"):
+        found = authorfiles.find(str(keys["task"]), core, split, data_dir)
+        if found is None:
+            rows = _hub_or_advice(keys, core, split, limit)
+        else:
+            store = _media_store()
+            rows = Rows(_read_files(found.files, store, limit), found.base, f"{found.files[0]}", store)
     else:
         path = str(keys["dataset_path"])
         files = _json_files(keys, path, split)
@@ -117,6 +126,41 @@ def _read_json(files: list[Path]) -> list[Doc | BadRow]:
     return docs
 
 
+def _read_files(files: list[Path], store: Path, limit: int | None) -> list[Doc | BadRow]:
+    """JSON and JSONL files whole; of Parquet files, whose cells may hold media, no more rows than `limit`."""
+    docs: list[Doc | BadRow] = []
+    for file in files:
+        if file.suffix == ".parquet":
+            docs += itertools.islice(_parquet_rows(file, store), None if limit is None else max(0, limit - len(docs)))
+        else:
+            docs += _read_json([file])
+    return docs
+
+
+def _parquet_rows(file: Path, store: Path) -> Iterator[Doc]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with pyarrow.parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(batch_size=64):
+                for row in batch.to_pylist():
+                    yield {key: _stored(cell, store) for key, cell in row.items()}
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"expected a Parquet file, got {file}: {' '.join(str(error).split())}") from None
+
+
+def _hub_or_advice(keys: YamlMap, core: YamlMap, split: str, limit: int | None) -> Rows:
+    """The hub's table, where it holds the media too; else, and where it cannot be had, what to get."""
+    name = str(keys["task"])
+    if not core.get("table_has_media"):
+        raise authorfiles.absent(name, core, "its files are needed here")
+    try:
+        return _from_hub(keys, str(keys["dataset_path"]), split, None, limit, processed_later=True)
+    except UserError as error:
+        raise authorfiles.absent(name, core, str(error)) from error
+
+
 def _json_array(text: str, file: Path) -> list[Doc | BadRow]:
     try:
         found = json.loads(text, parse_constant=_no_constant)
@@ -142,7 +186,9 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None, limit: int | None) -> Rows:
+def _from_hub(
+    keys: YamlMap, path: str, split: str, data_dir: Path | None, limit: int | None, *, processed_later: bool = False
+) -> Rows:
     import datasets
 
     options = dict(keys.get("dataset_kwargs") or {})
@@ -160,7 +206,7 @@ def _from_hub(keys: YamlMap, path: str, split: str, data_dir: Path | None, limit
         except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"{place}: cannot load the data set {path!r}, split {split!r}: {reason}") from error
-        if keys.get("process_docs") is not None:
+        if keys.get("process_docs") is not None and not processed_later:
             table = keys["process_docs"].resolve()(table)
         table = _undecoded(table.select(range(min(len(table), limit or len(table)))))
         store = _media_store()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core_bench.authorfiles import absent
 from core_bench.errors import SampleError, UserError, one_line
 from core_bench.instructions import lettered_dots
 from core_bench.metrics import METRICS, Score, target_letter
@@ -83,6 +87,11 @@ class TaskSpec:
         return None if self.core.get("chance") is None else float(self.core["chance"])
 
     @property
+    def notes(self) -> dict[str, Any]:
+        """What a reader of the record must know about how it scores."""
+        return dict(self.core.get("notes") or {})
+
+    @property
     def generation_kwargs(self) -> dict[str, Any]:
         return {"max_new_tokens": DEFAULT_MAX_NEW_TOKENS, **(self.keys.get("generation_kwargs") or {})}
 
@@ -108,11 +117,18 @@ class TaskSpec:
         return str(splits.get(mode, self.keys.get("test_split", "test")))
 
     def samples(
-        self, split: str, *, data_dir: str | None = None, limit: int | None = None
+        self,
+        split: str,
+        *,
+        data_dir: str | None = None,
+        limit: int | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> list[Sample | FailedSample]:
         """The first `limit` samples of a split, in file order; rows that are not as they should be are failures.
 
-        UserError for an unknown or empty split and for an id that is given twice.
+        `report` gets one line with the records that the task knows to be defective, by kind and number. UserError for
+        an unknown or empty split, for an id that is given twice, and where not one row of a data set that is read as
+        its authors ship it can be used.
         """
         rows = read_rows(self.keys, self.core, split, data_dir, limit)
         if not rows.docs:
@@ -121,16 +137,49 @@ class TaskSpec:
         for name, times in Counter(sample.id for sample in found).items():
             if times > 1:
                 raise UserError(f"{rows.where}: id {name!r} is given {times} times: expected one row for each id")
+        if "files" in self.core:
+            self._refuse_unusable(found, rows)
+        if report is not None and (defects := self._defects(rows)):
+            kinds = "; ".join(f"{times} {kind}" for kind, times in defects.items())
+            report(f"{self.name}: defective records among the first {len(rows.docs)} rows: {kinds}")
         return found
 
-    def score(self, sample: Sample, prediction: str) -> Score:
-        """Score what the model said, cut at the task's `until` strings."""
+    def _refuse_unusable(self, found: list[Sample | FailedSample], rows: Rows) -> None:
+        """UserError where every row fails, or none of the media files is there: one reason for all, not a run."""
+        good = [sample for sample in found if isinstance(sample, Sample)]
+        if not good:
+            reasons = Counter(sample.reason for sample in found if isinstance(sample, FailedSample))
+            [(reason, times)] = reasons.most_common(1)
+            raise UserError(
+                f"{self.name}: {rows.where}: none of {len(found)} rows can be used, {times} of them so: {reason}"
+            )
+        paths = {medium.path for sample in good for medium in sample.media}
+        if not any(map(os.path.exists, paths)):
+            raise absent(self.name, self.core, f"none of {len(paths)} media files is there, among them {min(paths)}")
+
+    def _defects(self, rows: Rows) -> Counter[str]:
+        """Kind -> number of rows, as the task's `defects` function names them. A row that it stumbles over is one
+        that fails, and is told there."""
+        kinds = Counter[str]()
+        if "defects" in self.core:
+            for doc in rows.docs:
+                if not isinstance(doc, BadRow):
+                    with contextlib.suppress(SampleError):
+                        kinds.update(call(self.core["defects"], doc, "defects", base=rows.base))
+        return kinds
+
+    def score(self, sample: Sample, prediction: str, *, boxes: str | None = None) -> Score:
+        """Score what the model said, cut at the task's `until` strings.
+
+        `boxes`: the coordinates in which the model's family writes boxes, see `core_bench.scoring_boxes`.
+        """
         for stop in self._stops():
             prediction = prediction.partition(stop)[0]
         function = self.keys.get("process_results")
         if function is not None:
             scores, unparsed = self._checked(
-                call(function, dict(sample.doc), "process_results", [prediction]), function
+                call(function, dict(sample.doc), "process_results", [prediction], boxes=boxes, media=sample.media),
+                function,
             )
         else:
             values = {name: METRICS[name](prediction, sample.target, sample.choices) for name in self.metrics}

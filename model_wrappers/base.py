@@ -56,6 +56,8 @@ class ModelWrapper(ChatPrompts, ABC):
     FAMILY: ClassVar[str]
     MODEL_TYPES: ClassVar[tuple[str, ...]]
     COMPONENTS: ClassVar[Components]
+    # Coordinates in which the family's models write boxes, see core_bench/scoring_boxes.py.
+    BOXES: ClassVar[str] = "pixel"
     # Settings of the processor and of the model's config, by their dotted names, that must be equal.
     MUST_AGREE: ClassVar[tuple[tuple[str, str], ...]] = ()
 

@@ -29,6 +29,7 @@ class InternVL(ModelWrapper):
 
     FAMILY: ClassVar[str] = "internvl"
     MODEL_TYPES: ClassVar[tuple[str, ...]] = ("internvl",)
+    BOXES: ClassVar[str] = "thousandths"
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.vision_tower", lm_head="lm_head"
     )

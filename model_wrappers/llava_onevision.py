@@ -42,6 +42,7 @@ class LlavaOneVision(ModelWrapper):
 
     FAMILY: ClassVar[str] = "llava_onevision"
     MODEL_TYPES: ClassVar[tuple[str, ...]] = ("llava_onevision",)
+    BOXES: ClassVar[str] = "shares"
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.vision_tower", lm_head="lm_head"
     )

@@ -30,6 +30,7 @@ class Qwen3VL(ModelWrapper):
 
     FAMILY: ClassVar[str] = "qwen3vl"
     MODEL_TYPES: ClassVar[tuple[str, ...]] = ("qwen3_vl", "qwen3_vl_moe")
+    BOXES: ClassVar[str] = "thousandths"
     COMPONENTS: ClassVar[Components] = Components(
         language_model="model.language_model", vision_tower="model.visual", lm_head="lm_head"
     )

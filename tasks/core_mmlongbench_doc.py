@@ -2,12 +2,14 @@
 
 A document is shown as its pages in order. Pages of evidence are 1-based in the records, and some are wrong: a record
 that names a page which is not shown has no evidence here, so it is scored, and `detect` reports it as a failure.
+Pages that are named twice or out of order are meant as they are.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from core_bench.schema import Media, Region
 from core_bench.scoring_mmlongbench import extract, score
 
 MOST_PAGES = 120  # as the official pipeline
+FOLDERS = ("documents", "data/documents")
 
 
 def with_ids(docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -33,7 +36,7 @@ def with_ids(docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def media(doc: Mapping[str, Any], base: Path) -> list[Media]:
-    path = f"documents/{doc['doc_id']}"
+    path = _file(doc, base)
     return [Media(kind="page", path=path, page=page) for page in range(_pages_shown(base / path))]
 
 
@@ -42,16 +45,52 @@ def evidence(doc: Mapping[str, Any], base: Path) -> list[Region]:
     pages = ast.literal_eval(doc["evidence_pages"])
     if not isinstance(pages, list) or not all(isinstance(page, int) for page in pages):
         raise ValueError(f"evidence_pages: expected a list of page numbers, got {doc['evidence_pages']!r}")
-    shown = _pages_shown(base / "documents" / doc["doc_id"])
+    shown = _pages_shown(base / _file(doc, base))
     if not all(1 <= page <= shown for page in pages):
         return []
     return [Region(medium=page - 1) for page in sorted(set(pages))]
 
 
+def defects(doc: Mapping[str, Any], base: Path) -> list[str]:
+    """What is wrong with the record's pages of evidence, by kind."""
+    pages = ast.literal_eval(doc["evidence_pages"])
+    found = []
+    if 0 in pages:
+        found.append("name page 0, pages count from 1 (no evidence)")
+    if any(page > _pages(base / _file(doc, base)) for page in pages):
+        found.append("name a page beyond the document (no evidence)")
+    if not pages and doc["answer"] != NOT_ANSWERABLE:
+        found.append("have an answer and no page of evidence (no evidence)")
+    if len(set(pages)) < len(pages):
+        found.append("name a page twice (counted once)")
+    elif sorted(pages) != pages:
+        found.append("name pages out of order (sorted)")
+    return found
+
+
+def _file(doc: Mapping[str, Any], base: Path) -> str:
+    """Path of the document from `base`: the repository keeps them in data/documents, the hub in documents."""
+    return next((f"{folder}/{doc['doc_id']}" for folder in FOLDERS if (base / folder).is_dir()), str(doc["doc_id"]))
+
+
 def _pages_shown(path: Path) -> int:
+    return min(_pages(path), MOST_PAGES)
+
+
+def _pages(path: Path) -> int:
+    """How many pages a PDF file has; a file is opened once while it stays as it is."""
+    try:
+        state = path.stat()
+    except OSError as error:
+        raise SampleError(f"{path}: not a readable PDF ({error.strerror})") from error
+    return _count(path, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=512)
+def _count(path: Path, size: int, changed: int) -> int:
     try:
         with pypdfium2.PdfDocument(path) as document:
-            return min(len(document), MOST_PAGES)
+            return len(document)
     except (pypdfium2.PdfiumError, OSError) as error:
         raise SampleError(f"{path}: not a readable PDF ({error})") from error
 
@@ -66,7 +105,17 @@ def results(doc: Mapping[str, Any], predictions: Sequence[str]) -> dict[str, flo
     `recall` is its mean over the questions that have an answer, `precision` over those that got one; the official F1
     is the harmonic mean of these two means.
     """
-    said = extract(predictions[0], doc["answer_format"])
+    return _scores(doc, predictions[0])
+
+
+def results_with_f1(doc: Mapping[str, Any], predictions: Sequence[str]) -> dict[str, float | None]:
+    """The same, by the names under which a record gives the F1 of the two means too."""
+    scores = _scores(doc, predictions[0])
+    return {"f1_recall": scores.pop("recall"), "f1_precision": scores.pop("precision"), **scores}
+
+
+def _scores(doc: Mapping[str, Any], reply: str) -> dict[str, float | None]:
+    said = extract(reply, doc["answer_format"])
     value = 0.0 if said is None else score(doc["answer"], said, doc["answer_format"])
     answerable = doc["answer"] != NOT_ANSWERABLE
     return {

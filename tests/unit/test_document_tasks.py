@@ -35,7 +35,7 @@ NAMES = {"mmlongbench_doc": "core_mmlongbench_doc_tiny", "mmdocir": "core_mmdoci
 
 
 def task(name: str) -> TaskSpec:
-    (spec,) = load_tasks([NAMES[name]], "dense", bundled=True)
+    (spec,) = load_tasks([NAMES[name]], "dense", generated=True)
     return spec
 
 

@@ -372,16 +372,19 @@ def test_tasks_by_name_path_and_folder(make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("bundled", [True, False])
-def test_defaults_of_every_mode(mode: str, bundled: bool) -> None:
+@pytest.mark.parametrize("generated", [True, False])
+def test_defaults_of_every_mode(mode: str, generated: bool) -> None:
     defaults = {
         "detect": {"refcocog", "vidstg", "mmlongbench_doc", "mmdocir"},
         "ablate": {"refcocog", "mmlongbench_doc", "videomme"},
         "hybrid": {"mlvu", "videomme"},
         "dense": {"mlvu", "videomme"},
     }
-    found = {spec.name for spec in load_tasks(None, mode, bundled=bundled)}
-    assert found == {f"core_{name}_tiny" for name in defaults[mode]}
+    found = {spec.name for spec in load_tasks(None, mode, generated=generated)}
+    shipped = registry.known_tasks()
+    real = {name for name in shipped if not shipped[name].generated and mode in shipped[name].default_for}
+    assert found == ({f"core_{name}_tiny" for name in defaults[mode]} if generated or not real else real)
+    assert {name.removeprefix("core_") for name in real} <= defaults[mode] | {f"{name}_dev" for name in defaults[mode]}
 
 
 def test_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

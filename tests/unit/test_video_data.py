@@ -142,7 +142,7 @@ def test_right_letters_are_uniform(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_split_of_a_length_has_prompts_of_that_length(
     tiny_model: Any, tmp_path: Path, name: str, tokens: int
 ) -> None:
-    (spec,) = load_tasks([f"core_{name}_tiny"], "dense", bundled=True)
+    (spec,) = load_tasks([f"core_{name}_tiny"], "dense", generated=True)
     wrapper = Qwen3VL(tiny_model, build_processor())
     found = spec.samples(f"eval@{tokens}:2", data_dir=str(tmp_path))
     for sample in found:
