@@ -115,3 +115,21 @@ def bench(checkpoint: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureF
         return Ended(code, printed.out, printed.err.splitlines(), folder)
 
     return run
+
+
+@pytest.fixture
+def refused(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """refused(task, data_dir): the one line with which a run of a task over this folder is refused, exit code 2."""
+
+    def run(task: str, data_dir: Path | None, *flags: str) -> str:
+        words = ["--model", "qwen3vl", "--mode", "dense", "--tasks", task, "--out", str(tmp_path / "refused"), *flags]
+        capsys.readouterr()
+        code = cli.main([*words, *([] if data_dir is None else ["--data-dir", str(data_dir)])])
+        printed = capsys.readouterr()
+        lines = printed.err.splitlines()
+        assert (code, printed.out, len(lines)) == (2, "", 1), (code, printed)
+        assert lines[0].startswith("core_bench: error: ")
+        assert "Traceback" not in lines[0]
+        return lines[0]
+
+    return run
