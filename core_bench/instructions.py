@@ -25,6 +25,9 @@ MLVU_SYSTEM = (
 MLVU = "Question: {question}\nOptions:\n{options}\nOnly give the best option."
 MLVU_PRIME = "Best Option: ("
 
+# RefCOCOg: the wording of Qwen3-VL's grounding examples; no harness has an official one for all families.
+REFCOCOG = "Locate the object that this describes: {expression}\nOutput its bbox coordinates using JSON format."
+
 # MMLongBench-Doc asks the bare question and lets an LLM shorten the reply; a short answer is asked for here instead.
 MMLONGBENCH_DOC = '{question}\nAnswer with a word or a number, or with "Not answerable" if the document does not say.'
 NOT_ANSWERABLE = "Not answerable"

@@ -138,16 +138,23 @@ def _read_files(files: list[Path], store: Path, limit: int | None) -> list[Doc |
 
 
 def _parquet_rows(file: Path, store: Path) -> Iterator[Doc]:
+    for rows in _parquet_batches(file):
+        for row in rows:
+            yield {key: _stored(cell, store) for key, cell in row.items()}
+
+
+def _parquet_batches(file: Path) -> Iterator[list[Doc]]:
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=64):
-                for row in batch.to_pylist():
-                    yield {key: _stored(cell, store) for key, cell in row.items()}
+                yield batch.to_pylist()
+    except UnicodeDecodeError as error:
+        raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start} of a cell") from None
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"expected a Parquet file, got {file}: {' '.join(str(error).split())}") from None
+        raise UserError(f"dataset_path: expected a Parquet file, got {file}: {' '.join(str(error).split())}") from None
 
 
 def _hub_or_advice(keys: YamlMap, core: YamlMap, split: str, limit: int | None) -> Rows:

@@ -1,7 +1,7 @@
 """`core_mmlongbench_doc` on records of the data set itself, and on spoilt copies of its files.
 
-The PDF files are blank ones of our own: the real ones may not be shipped. Their lengths are chosen so that those records
-are out of range that the authors' label says are.
+The PDF files are blank ones of our own: the real ones may not be shipped. Their lengths are chosen so that those
+records are out of range that are so in the data set.
 """
 
 from __future__ import annotations
