@@ -154,7 +154,7 @@ def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Sess
         heads = find_table(config, wrapper)
         scores, meta = heads
         say(f"heads: {meta.where}{'' if meta.note is None else f' (note: {meta.note})'}")
-        _refuse_overlap(config, meta, tasks)
+        refuse_overlap(config, meta, tasks)
         settings["heads_digest"] = hashlib.sha256(scores.ram.tobytes()).hexdigest()[:16]
         if config.mode == "hybrid":
             settings |= {"window": window, "sink": sink}
@@ -234,7 +234,8 @@ def _look_up(
     )
 
 
-def _refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:
+def refuse_overlap(config: RunConfig, meta: HeadMeta, tasks: Tasks) -> None:
+    """UserError where a sample shows what the heads were found on, unless `config.allow_overlap`."""
     shared = []
     for spec, samples in tasks:
         marks = media_marks(samples)

@@ -14,7 +14,7 @@ from core_bench.registry import suggestion
 from core_bench.taskfields import MEDIA_KEYS, check_template
 from core_bench.taskfile import FunctionRef, Place, YamlMap, check_keys
 
-_FUNCTION_ONLY = ("process_docs", "doc_to_visual", "doc_to_messages", "process_results")
+_FUNCTION_ONLY = ("process_docs", "doc_to_visual", "doc_to_messages", "process_results", "class")
 _TEMPLATES = ("question", "phrase", "system", "prime")
 _METRIC_KEYS = ("metric", "aggregation", "higher_is_better")
 # Generation is greedy: keys that ask for it are accepted, keys that ask for anything else are refused.

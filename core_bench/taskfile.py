@@ -25,7 +25,8 @@ from core_bench.registry import suggestion
 TASK_KEYS = (
     "task", "task_alias", "tag", "group", "include", "dataset_path", "dataset_name", "dataset_kwargs", "test_split",
     "process_docs", "doc_to_visual", "doc_to_text", "doc_to_target", "doc_to_choice", "doc_to_messages",
-    "process_results", "metric_list", "generation_kwargs", "output_type", "lmms_eval_specific_kwargs", "metadata",
+    "process_results", "metric_list", "generation_kwargs", "output_type", "lmms_eval_specific_kwargs", "class",
+    "metadata",
 )  # fmt: skip
 CORE_KEYS = (
     "id", "media", "question", "phrase", "choices", "evidence", "cluster", "system", "prime", "generator", "splits",
