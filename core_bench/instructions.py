@@ -34,6 +34,10 @@ NOT_ANSWERABLE = "Not answerable"
 
 # VidSTG has no official prompt for a generative model.
 VIDSTG = "Find the moment of the video that shows this: {query}\nAnswer with its start and its end in seconds."
+VIDSTG_TUBE = (
+    "Find the moment of the video that shows this, and where: {query}\nOutput its start and its end in seconds, then"
+    ' the bounding box at several times as a JSON list of objects with "time" in seconds and "bbox_2d".'
+)
 
 
 def lettered_dots(options: Sequence[str]) -> str:

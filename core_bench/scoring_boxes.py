@@ -23,7 +23,7 @@ _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)"
 # Between two numbers of a box: a comma, or the brackets of "(x0, y0), (x1, y1)".
 _GAP = r"\s*(?:[\])]\s*,?\s*[\[(]|,|\s)\s*"
 _FOUR = rf"({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER}){_GAP}({_NUMBER})"
-_BOX = re.compile(rf"[\[(]\s*{_FOUR}\s*[\])]")
+BOX_PATTERN = re.compile(rf"[\[(]\s*{_FOUR}\s*[\])]")
 _BARE = re.compile(rf"\s*{_FOUR}\s*\.?\s*")
 
 
@@ -32,7 +32,7 @@ def read_box(text: str) -> Box | None:
 
     A box is four numbers in brackets, also as two points ("(10, 20), (30, 40)"), or a text of four numbers alone.
     """
-    found = {match.groups() for match in _BOX.finditer(text)}
+    found = {match.groups() for match in BOX_PATTERN.finditer(text)}
     if not found and (bare := _BARE.fullmatch(text)):
         found = {bare.groups()}
     boxes = {(float(a), float(b), float(c), float(d)) for a, b, c, d in found}

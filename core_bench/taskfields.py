@@ -13,14 +13,12 @@ from typing import Any
 from core_bench.errors import SampleError, UserError
 from core_bench.schema import Media, Region
 from core_bench.taskfile import FunctionRef, Place
-from core_bench.tasksource import Doc
+from core_bench.tasksource import ROW_ERRORS, Doc
 
 MEDIA_KEYS = ("image", "images", "video", "pdf", "page")
 _NAME = re.compile(r"[^\W\d]\w*")
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}|\{(\w+)\}")
 _JINJA = re.compile(r"\{%|\{#|\{\{")
-# What a function meets in a row that is not as it expected; anything else is a bug and shows its traceback.
-_ROW_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 
 
 def check_template(value: object, what: str, place: Place) -> None:
@@ -37,7 +35,7 @@ def call(ref: FunctionRef, doc: Doc, what: str, *more: Any, **keywords: Any) -> 
         return function(doc, *more, **{name: value for name, value in keywords.items() if name in taken})
     except (UserError, SampleError):
         raise
-    except _ROW_ERRORS as error:
+    except ROW_ERRORS as error:
         raise SampleError(f"{what}: {ref.name}: {type(error).__name__}: {error}") from error
 
 

@@ -15,8 +15,10 @@ from typing import Any
 
 from core_bench import authorfiles
 from core_bench.errors import UserError
-from core_bench.taskfile import YamlMap
+from core_bench.taskfile import FunctionRef, YamlMap
 
+# What a function meets in a row that is not as it expected; anything else is a bug and shows its traceback.
+ROW_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 _JSON_SUFFIXES = (".jsonl", ".json")
 _HUB_OPTIONS = ("revision", "data_dir", "data_files", "token", "trust_remote_code")
 
@@ -81,9 +83,17 @@ def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, li
         rows = Rows(_read_json(files), Path(data_dir) if data_dir else files[0].parent, f"{files[0]}")
     docs = rows.docs
     if keys.get("process_docs") is not None:
-        good = keys["process_docs"].resolve()([doc for doc in docs if not isinstance(doc, BadRow)])
+        good = _processed(keys["process_docs"], [doc for doc in docs if not isinstance(doc, BadRow)], rows.where)
         docs = [*(doc for doc in docs if isinstance(doc, BadRow)), *good]
     return replace(rows, docs=docs[:limit])
+
+
+def _processed(function: FunctionRef, docs: list[Doc], where: str) -> list[Doc]:
+    try:
+        found: list[Doc] = function.resolve()(docs)
+    except ROW_ERRORS as error:
+        raise UserError(f"{where}: process_docs: {function.name}: {type(error).__name__}: {error}") from error
+    return found
 
 
 def _beside(keys: YamlMap, path: str, key: str = "dataset_path") -> Path:

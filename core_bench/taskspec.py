@@ -182,7 +182,15 @@ class TaskSpec:
         function = self.keys.get("process_results")
         if function is not None:
             scores, unparsed = self._checked(
-                call(function, dict(sample.doc), "process_results", [prediction], boxes=boxes, media=sample.media),
+                call(
+                    function,
+                    dict(sample.doc),
+                    "process_results",
+                    [prediction],
+                    boxes=boxes,
+                    media=sample.media,
+                    evidence=sample.evidence,
+                ),
                 function,
             )
         else:

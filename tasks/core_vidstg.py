@@ -7,21 +7,18 @@ model that answers with times alone gets the temporal part of the official metri
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from core_bench.instructions import VIDSTG
-from core_bench.schema import Media, Region
+from core_bench.instructions import VIDSTG, VIDSTG_TUBE
+from core_bench.schema import Box, Media, Region
+from core_bench.scoring_boxes import in_pixels
+from core_bench.scoring_vidstg import THRESHOLDS, read_moment, read_tube, sampled_frames, temporal_iou, tube_iou
 
-THRESHOLDS = (0.3, 0.5)
 KINDS = {"captions": "declarative", "questions": "interrogative"}
-_TIME = r"(?<![\w.])(?:(\d+):)?(\d+(?:\.\d+)?)\s*(?:seconds?|secs?|s)?(?![\w:])"
-_RANGE = re.compile(rf"{_TIME}\s*(?:-|–|—|to|until|till)\s*{_TIME}", re.I)
-_ONE = re.compile(_TIME, re.I)
 
 
 def rows(docs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -72,16 +69,40 @@ def evidence(doc: Mapping[str, Any], base: Path) -> list[Region]:
     return regions
 
 
+def defects(doc: Mapping[str, Any], base: Path) -> list[str]:
+    """What is wrong with a record, by kind. That a moment ends one past the segment is none: it is half-open."""
+    found = []
+    if not _in_segment(doc):
+        found.append("have a moment outside their segment (not scored)")
+    if "query" in doc and doc["target_id"] not in {thing["tid"] for thing in doc["subject/objects"]}:
+        found.append("ask for an object that the video does not have (no evidence, no vIoU)")
+    if not (base / _find(base, doc["vid"], ".json")).is_file():
+        found.append("lack VidOR's boxes (no evidence, no vIoU)")
+    return found
+
+
+def _in_segment(doc: Mapping[str, Any]) -> bool:
+    segment, truth = doc["used_segment"], doc["temporal_gt"]
+    return bool(segment["begin_fid"] <= truth["begin_fid"] < truth["end_fid"] <= segment["end_fid"] + 1)
+
+
 def prompt(doc: Mapping[str, Any]) -> str:
     return VIDSTG.format(query=doc["query"])
 
 
 def moment(doc: Mapping[str, Any]) -> tuple[float, float]:
-    """Start and end of the moment in seconds of the video; `temporal_gt` is half-open."""
+    """Start and end of the moment in seconds of the video; `temporal_gt` is half-open, and its end may lie one past
+    the segment's, which is its last frame."""
     begin, end, fps = (doc["temporal_gt"]["begin_fid"], doc["temporal_gt"]["end_fid"], float(doc["fps"]))
     if not (0 <= begin < end and fps > 0):
         raise ValueError(f"temporal_gt: expected a moment, got frames [{begin}, {end}) at {fps} a second")
+    if not _in_segment(doc):
+        raise ValueError(f"temporal_gt: frames [{begin}, {end}) lie outside the segment {doc['used_segment']}")
     return begin / fps, end / fps
+
+
+def tube_prompt(doc: Mapping[str, Any]) -> str:
+    return VIDSTG_TUBE.format(query=doc["query"])
 
 
 def target(doc: Mapping[str, Any]) -> str:
@@ -89,40 +110,49 @@ def target(doc: Mapping[str, Any]) -> str:
     return f"{begin:.6g}-{end:.6g}"
 
 
-def read_moment(text: str) -> tuple[float, float] | None:
-    """Start and end in seconds that an answer names ("3-7", "from 3 to 7.5 seconds", "0:03 - 1:07"), or None.
-
-    None too for an end that is not after the start, and where several ranges, or other than two times, are named.
-    """
-    ranges = {match.groups() for match in _RANGE.finditer(text)}
-    if len(ranges) == 1:
-        minutes, start, more_minutes, end = next(iter(ranges))
-        times = [(minutes, start), (more_minutes, end)]
-    else:
-        times = [(match[1], match[2]) for match in _ONE.finditer(text)]
-    if len(ranges) > 1 or len(times) != 2:
-        return None
-    first, last = (60 * int(minutes or 0) + float(second) for minutes, second in times)
-    return (first, last) if first < last else None
-
-
-def temporal_iou(a: tuple[float, float], b: tuple[float, float]) -> float:
-    """Intersection over union of two half-open intervals [start, end)."""
-    shared = max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
-    return shared / ((a[1] - a[0]) + (b[1] - b[0]) - shared)
-
-
 def results(doc: Mapping[str, Any], results: Sequence[str]) -> dict[str, float | None]:
     """tIoU, whether it is above 0.3 and 0.5, and both apart for declarative and interrogative sentences."""
     said = read_moment(results[0])
+    scores = _temporal(doc, said)
+    return {**scores, **_apart(doc, scores), "unparsed": float(said is None)}
+
+
+def tube_results(
+    doc: Mapping[str, Any], results: Sequence[str], boxes: str, evidence: Sequence[Region]
+) -> dict[str, float | None]:
+    """The same, and vIoU with how often it is above 0.3 and 0.5; these do not apply where the true boxes are absent."""
+    tube = read_tube(results[0])
+    scores: dict[str, float | None] = dict(_temporal(doc, tube.moment))
+    value = None if not evidence else 0.0
+    if evidence and tube.moment is not None:
+        fps, segment = float(doc["fps"]), doc["used_segment"]
+        frames = sampled_frames(int(segment["begin_fid"]), int(segment["end_fid"]), fps)  # as the evaluator's range
+        true = {region.frame: region.box for region in evidence if region.frame is not None and region.box is not None}
+        size = int(doc["width"]), int(doc["height"])
+        said = {frame: box for frame in frames if (box := _pixels(tube.box_at(frame / fps), boxes, size)) is not None}
+        truth = float(doc["temporal_gt"]["begin_fid"]), float(doc["temporal_gt"]["end_fid"])
+        value = tube_iou(frames, truth, true, (tube.moment[0] * fps, tube.moment[1] * fps), said)
+    scores |= {f"viou_{threshold}": None if value is None else float(value > threshold) for threshold in THRESHOLDS}
+    scores["m_viou"] = value
+    return {**scores, **_apart(doc, scores), "unparsed": float(tube.moment is None)}
+
+
+def _pixels(box: Box | None, convention: str, size: tuple[int, int]) -> Box | None:
+    return None if box is None else in_pixels(box, convention, size)
+
+
+def _temporal(doc: Mapping[str, Any], said: tuple[float, float] | None) -> dict[str, float]:
     value = 0.0 if said is None else temporal_iou(said, moment(doc))
-    scores = {f"tiou_{threshold}": float(value > threshold) for threshold in THRESHOLDS} | {"m_tiou": value}
-    apart = {
+    return {f"tiou_{threshold}": float(value > threshold) for threshold in THRESHOLDS} | {"m_tiou": value}
+
+
+def _apart(doc: Mapping[str, Any], scores: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Each score once more under the kind of the sentence; None under the other kind."""
+    return {
         f"{name}_{kind}": score if doc["kind"] == kind else None
         for kind in KINDS.values()
         for name, score in scores.items()
     }
-    return {**scores, **apart, "unparsed": float(said is None)}
 
 
 def _find(base: Path, vid: str, suffix: str) -> str:
