@@ -36,7 +36,7 @@ _ONLY_IN = {
     "detect": _DETECT,
     "ablate": _DETECT | {"heads", "ablate", "off", "hold", "allow_overlap"},
     "hybrid": _DETECT | {"heads", "keep", "window", "sink", "hold", "allow_overlap"},
-    "dense": set[str](),
+    "dense": {"heads"},  # by which tasks such as core_mmdocir rank
 }
 _MODE_BOUND = set[str]().union(*_ONLY_IN.values())
 

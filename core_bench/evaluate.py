@@ -21,9 +21,10 @@ from core_bench.config import RunConfig
 from core_bench.controls import image_blind, shuffled_media
 from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
-from core_bench.heads import HeadScores, k_for, pool_scores
+from core_bench.heads import Head, HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
 from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, versions
+from core_bench.ranking import SHARE as RANKING_SHARE
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
 from core_bench.runfolder import RunFolder, check_out
@@ -54,6 +55,11 @@ class Session:
     heads: tuple[HeadScores, HeadMeta] | None
     arms: list[Arm]
     controls: bool = True
+
+    @property
+    def ranking_heads(self) -> list[Head]:
+        """The heads that rank, for tasks that are scored so."""
+        return [] if self.heads is None else self.heads[0].top(k_for(RANKING_SHARE, self.heads[0].ram.size))
 
     @property
     def run_id(self) -> str:
@@ -150,12 +156,17 @@ def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Sess
     }
     heads, arms = None, []
     window, sink = window_and_sink(config, wrapper.checkpoint_hash)
-    if config.mode in ("ablate", "hybrid"):
+    ranking = [spec.name for spec, _ in tasks if spec.ranks and config.mode != "detect"]
+    if ranking and config.mode != "dense":
+        raise UserError(f"--tasks: {ranking[0]} is scored by where the unchanged model looks: expected --mode dense")
+    if ranking or config.mode in ("ablate", "hybrid"):
         heads = find_table(config, wrapper)
         scores, meta = heads
         say(f"heads: {meta.where}{'' if meta.note is None else f' (note: {meta.note})'}")
         refuse_overlap(config, meta, tasks)
         settings["heads_digest"] = hashlib.sha256(scores.ram.tobytes()).hexdigest()[:16]
+        if ranking:
+            settings["ranking"] = {"heads": RANKING_SHARE, "score": "sum of their RAM"}
         if config.mode == "hybrid":
             settings |= {"window": window, "sink": sink}
     if config.mode != "detect":
@@ -254,7 +265,7 @@ def _work(session: Session, folder: RunFolder) -> dict[str, dict[str, Any]] | No
         detect(session.wrapper, session.config, session.tasks, folder)
         return None
     for spec, samples in session.tasks:
-        run_arms(session.wrapper, session.config, spec, samples, session.arms, folder)
+        run_arms(session.wrapper, session.config, spec, samples, session.arms, folder, session.ranking_heads)
     return _controls(session) if session.controls else None
 
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 from core_bench.arms import Arm
 from core_bench.config import RunConfig
 from core_bench.errors import SampleError, one_line
+from core_bench.heads import Head
 from core_bench.metrics import Score
 from core_bench.progress import track
+from core_bench.ranking import rank
 from core_bench.runfolder import Row, RunFolder
 from core_bench.schema import Prepared, Sample
+from core_bench.scoring_mmdocir import write_ranking
 from core_bench.taskspec import FailedSample, TaskSpec
 
 if TYPE_CHECKING:
@@ -28,8 +31,9 @@ def run_arms(
     samples: Sequence[Sample | FailedSample],
     arms: Sequence[Arm],
     folder: RunFolder,
+    heads: Sequence[Head] = (),
 ) -> None:
-    """Append a row for every (sample, arm, draw) that `folder` lacks.
+    """Append a row for every (sample, arm, draw) that `folder` lacks. `heads` rank, for tasks that are scored so.
 
     The order of the arms turns from sample to sample, so that no arm always runs first. Prefill is timed in dense and
     hybrid runs; every timed arm is first shown bit-identical to the full forward, once a task.
@@ -40,7 +44,7 @@ def run_arms(
         ordered = [*arms[turn:], *arms[:turn]]
         todo = [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
         if todo:
-            folder.append(*_rows(wrapper, config, spec, sample, todo, verified))
+            folder.append(*_rows(wrapper, config, spec, sample, todo, verified, heads))
 
 
 def _rows(
@@ -50,6 +54,7 @@ def _rows(
     sample: Sample | FailedSample,
     arms: Sequence[Arm],
     verified: set[str],
+    ranking_heads: Sequence[Head],
 ) -> list[Row]:
     """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement.
 
@@ -73,7 +78,10 @@ def _rows(
         begin = time.perf_counter()
         prediction = None
         try:
-            prediction = generate(wrapper, config, spec, prepared, arm)
+            if spec.ranks:
+                prediction = write_ranking(rank(wrapper, prepared, spec.candidates(sample), ranking_heads))
+            else:
+                prediction = generate(wrapper, config, spec, prepared, arm)
             generate_ms = (time.perf_counter() - begin) * 1000
             score = spec.score(sample, prediction, boxes=wrapper.BOXES)
         except (SampleError, torch.OutOfMemoryError) as error:

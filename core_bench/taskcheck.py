@@ -34,7 +34,7 @@ def check_task(keys: YamlMap, core: YamlMap, path: Path) -> None:
         (core, ("generator", "headline"), str, "text"),
         (keys, ("dataset_kwargs", "generation_kwargs", "lmms_eval_specific_kwargs"), YamlMap, "a mapping"),
         (core, ("splits", "groups", "files", "get", "notes"), YamlMap, "a mapping"),
-        (core, ("defects",), FunctionRef, "a !function"),
+        (core, ("defects", "ranking"), FunctionRef, "a !function"),
         (core, ("table_has_media",), bool, "true or false"),
         (core, ("question", "phrase", "cluster", "system", "prime", "id"), text_or_function, "text or a !function"),
         (core, ("evidence",), text_or_function, "the name of a column or a !function"),
@@ -114,6 +114,9 @@ def _check_core(keys: YamlMap, core: YamlMap) -> None:
     chance = core.get("chance")
     if chance is not None and (not isinstance(chance, int | float) or not 0 <= chance <= 1):
         raise UserError(f"{core.place('chance')}: chance: expected a number from 0 to 1, got {chance!r}")
+    share = core.get("detect_share")
+    if share is not None and (not isinstance(share, float) or not 0 < share < 1):
+        raise UserError(f"{core.place('detect_share')}: detect_share: expected a number between 0 and 1, got {share!r}")
     frames = core.get("frames")
     if frames is not None and (not isinstance(frames, int) or isinstance(frames, bool) or frames < 1):
         raise UserError(f"{core.place('frames')}: frames: expected a whole number above 0, got {frames!r}")

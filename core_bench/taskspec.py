@@ -8,7 +8,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ from core_bench.authorfiles import absent
 from core_bench.errors import SampleError, UserError, one_line
 from core_bench.instructions import lettered_dots
 from core_bench.metrics import METRICS, Score, target_letter
-from core_bench.schema import Sample
+from core_bench.schema import Region, Sample
 from core_bench.taskcheck import check_task
 from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, media_of, value_of
 from core_bench.taskfile import FunctionRef, YamlMap, read_task_file
 from core_bench.tasksource import BadRow, Doc, Rows, read_rows, source_kind
 
 DEFAULT_MAX_NEW_TOKENS = 64
+DETECT, EVAL = "detect", "eval"  # splits that `detect_share` makes
 # Besides the metrics, `process_results` may return this key: 1 where no answer could be read.
 UNPARSED = "unparsed"
 
@@ -87,6 +88,11 @@ class TaskSpec:
         return None if self.core.get("chance") is None else float(self.core["chance"])
 
     @property
+    def ranks(self) -> bool:
+        """Whether heads rank parts of the prompt and nothing is generated."""
+        return "ranking" in self.core
+
+    @property
     def notes(self) -> dict[str, Any]:
         """What a reader of the record must know about how it scores."""
         return dict(self.core.get("notes") or {})
@@ -134,7 +140,7 @@ class TaskSpec:
         an unknown or empty split, for an id that is given twice, and where not one row of a data set that is read as
         its authors ship it can be used.
         """
-        rows = read_rows(self.keys, self.core, split, data_dir, limit)
+        rows = self._rows(split, data_dir, limit)
         if not rows.docs:
             raise UserError(f"{self.path}: task {self.name}: no rows in {rows.where}")
         found = [self._sample(doc, number, rows) for number, doc in enumerate(rows.docs, start=1)]
@@ -146,6 +152,27 @@ class TaskSpec:
         if report is not None and (defects := self._defects(rows)):
             kinds = "; ".join(f"{times} {kind}" for kind, times in defects.items())
             report(f"{self.name}: defective records among the first {len(rows.docs)} rows: {kinds}")
+        return found
+
+    def _rows(self, split: str, data_dir: str | None, limit: int | None) -> Rows:
+        """The rows of a split. With `detect_share`, split `detect` is that share of the documents, by a hash of their
+        names (without suffix, so that data sets over the same documents agree), and `eval` the others."""
+        share = self.core.get("detect_share")
+        if share is None or split not in (DETECT, EVAL):
+            return read_rows(self.keys, self.core, split, data_dir, limit)
+        rows = read_rows(self.keys, self.core, split, data_dir)
+        wanted = [doc for doc in rows.docs if self._for_detection(doc, float(share)) == (split == DETECT)]
+        return replace(rows, docs=wanted[:limit])
+
+    def _for_detection(self, doc: Doc | BadRow, share: float) -> bool:
+        name = None if isinstance(doc, BadRow) else doc.get(str(self.core.get("cluster")))
+        digest = hashlib.sha256(str(name).removesuffix(".pdf").encode()).digest()
+        return int.from_bytes(digest[:4]) < share * 2**32
+
+    def candidates(self, sample: Sample) -> dict[str, list[tuple[Any, Region]]]:
+        """What a task that is scored by ranking has ranked: kind -> (label, region) pairs. SampleError by the row."""
+        found = call(self.core["ranking"], dict(sample.doc), "ranking", media=sample.media)
+        assert isinstance(found, dict)
         return found
 
     def _refuse_unusable(self, found: list[Sample | FailedSample], rows: Rows) -> None:
