@@ -47,6 +47,8 @@ class CoreTask(ConfigurableMessagesTask):
         if name not in shipped:
             raise UserError(f"{name}: no task of that name ships with core_bench, so `class` cannot load it")
         self.spec: TaskSpec = shipped[name]
+        if self.spec.ranks:
+            raise UserError(f"{name}: scored by where heads look, not by an answer: python -m core_bench --mode dense")
         self.split = self.spec.split_for("dense")
         self.boxes: str | None = None
         super().__init__(config=self._lmms_config(), model_name=model_name)

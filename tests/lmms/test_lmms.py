@@ -119,6 +119,7 @@ def test_every_task_file(tasks_folder: Path) -> None:
             with pytest.raises(UserError) as refused:
                 manager.load_task_or_group(name, "chat")
             assert "\n" not in str(refused.value)
+            assert ("where heads look" in str(refused.value)) == spec.ranks
             continue
         task = manager.load_task_or_group(name, "chat")[name]
         assert isinstance(task, CoreTask)
@@ -126,6 +127,15 @@ def test_every_task_file(tasks_folder: Path) -> None:
         assert [task.doc_to_text(doc) for doc in task.test_docs()] == [sample.prompt for sample in samples]
         assert [task.sample(doc) for doc in task.test_docs()] == samples
         assert set(task.aggregation()) >= set(spec.metrics)
+
+
+def test_data_lies_where_the_model_argument_says(evaluate: Evaluate, tmp_path: Path) -> None:
+    task = "core_refcocog_tiny"
+    for argument, inside in ((f"data_dir={tmp_path}", True), ("", False)):
+        evaluate("core_qwen3vl", task, model_args=argument, limit=1)
+        assert bool(list(tmp_path.rglob("*.png"))) == inside
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
 
 
 def test_a_sample_that_fails_is_not_scored(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch) -> None:
