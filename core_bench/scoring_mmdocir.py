@@ -55,7 +55,8 @@ def read_ranking(text: str) -> tuple[list[int], list[Layout]] | None:
     try:
         found = json.loads(text)
         pages = [page for page in found["pages"] if isinstance(page, int)]
-        layouts: list[Layout] = [(int(page), [float(edge) for edge in edges]) for page, *edges in found.get("layouts", [])]
+        boxes = found.get("layouts", [])
+        layouts: list[Layout] = [(int(page), [float(edge) for edge in edges]) for page, *edges in boxes]
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
     if len(pages) != len(found["pages"]) or any(len(box) != 4 for _, box in layouts):

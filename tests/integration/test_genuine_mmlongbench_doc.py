@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ ROW = {
 }  # fmt: skip
 
 
+@cache
 def spec() -> TaskSpec:
     return known_tasks()[TASK]
 

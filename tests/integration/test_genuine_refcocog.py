@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ SCHEMA = pa.schema(
 )
 
 
+@cache
 def spec() -> TaskSpec:
     return known_tasks()[TASK]
 

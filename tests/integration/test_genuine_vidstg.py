@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ RECORD: dict[str, Any] = {
 }  # fmt: skip
 
 
+@cache
 def spec() -> TaskSpec:
     return known_tasks()[TASK]
 
