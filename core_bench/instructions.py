@@ -32,6 +32,14 @@ REFCOCOG = "Locate the object that this describes: {expression}\nOutput its bbox
 MMLONGBENCH_DOC = '{question}\nAnswer with a word or a number, or with "Not answerable" if the document does not say.'
 NOT_ANSWERABLE = "Not answerable"
 
+# MMLongBench, 8K to 128K (official prompt; there, each page follows a label of its document and number)
+MMLONGBENCH = (
+    "You are given a document with text and images, and a question. Answer the question as concisely as you can, using"
+    " a single phrase or sentence if possible. If the question cannot be answered based on the information in the"
+    " article, write 'Not answerable.' Write your answer in the following format:\nAnswer: [answer]\n\n"
+    "Question: Based on Document {document}, answer the following question. {question}\nAnswer:"
+)
+
 # VidSTG has no official prompt for a generative model.
 VIDSTG = "Find the moment of the video that shows this: {query}\nAnswer with its start and its end in seconds."
 VIDSTG_TUBE = (

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -137,13 +137,16 @@ def _read_json(files: list[Path]) -> list[Doc | BadRow]:
 
 
 def _read_files(files: list[Path], store: Path, limit: int | None) -> list[Doc | BadRow]:
-    """JSON and JSONL files whole; of Parquet files, whose cells may hold media, no more rows than `limit`."""
+    """JSON and JSONL files whole; of Parquet files, whose cells may hold media, no more rows than `limit`. The column
+    `source_file` names the file that a row is of."""
     docs: list[Doc | BadRow] = []
     for file in files:
-        if file.suffix == ".parquet":
-            docs += itertools.islice(_parquet_rows(file, store), None if limit is None else max(0, limit - len(docs)))
-        else:
-            docs += _read_json([file])
+        found: Iterable[Doc | BadRow] = (
+            _read_json([file])
+            if file.suffix != ".parquet"
+            else itertools.islice(_parquet_rows(file, store), None if limit is None else max(0, limit - len(docs)))
+        )
+        docs += [doc if isinstance(doc, BadRow) else {**doc, "source_file": file.name} for doc in found]
     return docs
 
 
