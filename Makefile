@@ -11,7 +11,7 @@ LMMS_STAMP := $(LMMS_VENV)/.complete
 LMMS_PIP := $(LMMS_BIN) -m pip install --disable-pip-version-check --constraint constraints-lmms.txt
 CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "core-bench needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
 
-.PHONY: run families test test-slow test-lmms test-all check claims context clean
+.PHONY: run families test test-slow test-lmms test-all check claims context report clean
 
 run: $(STAMP)
 	@scripts/demo.sh $(BIN)
@@ -68,3 +68,7 @@ claims: $(STAMP)
 # Accuracy and prefill speed-up from 256 to 16K tokens. One to two hours on two cores; stopped, it goes on where it was.
 context: $(STAMP)
 	$(BIN) -m core_bench.bundled.context --model qwen3vl --out runs/context
+
+# Figures, their numbers and one page, from the committed records: runs/report/report.html. Half a minute, the same bytes every time.
+report: $(STAMP)
+	$(BIN) -m core_bench report leaderboard/results/*/ --out runs/report

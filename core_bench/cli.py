@@ -18,6 +18,7 @@ from core_bench.cliparsers import (
     COMMANDS,
     SPEED_KINDS,
     leaderboard_parser,
+    report_parser,
     run_parser,
     show_parser,
     speed_parser,
@@ -34,7 +35,8 @@ Find, ablate and exploit the Context-aware Retrieval (CoRe) heads of multimodal 
   python -m core_bench --model qwen3vl --mode detect       rank the heads
   python -m core_bench --model qwen3vl --mode ablate       switch them off
   python -m core_bench --model qwen3vl --mode hybrid       keep only them full
-  python -m core_bench tasks | speed | show | leaderboard  other commands
+  python -m core_bench tasks | speed | show | report | leaderboard
+                                                           other commands
   python -m core_bench --help                              every flag"""
 
 
@@ -75,6 +77,7 @@ def _dispatch(words: list[str], resume: list[str]) -> int:
         "tasks": _tasks,
         "speed": _speed,
         "show": _show,
+        "report": _report,
         "leaderboard": _leaderboard,
     }
     if words[0] not in commands:
@@ -161,6 +164,13 @@ def _show(words: list[str]) -> int:
         out=special["out"],
         table=given["heads"] is not None,
     )
+
+
+def _report(words: list[str]) -> int:
+    given = report_parser().parse_args(words)
+    from core_bench.report import run_report
+
+    return run_report(given.runs, given.out)
 
 
 def _leaderboard(words: list[str]) -> int:

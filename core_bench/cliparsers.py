@@ -10,7 +10,7 @@ from core_bench.config import ATTENTIONS, DTYPES, HOLDS, MODES, OFF_KINDS, QUERI
 from core_bench.errors import UserError
 from core_bench.registry import MODELS, suggestion
 
-COMMANDS = ("tasks", "speed", "show", "leaderboard")
+COMMANDS = ("tasks", "speed", "show", "report", "leaderboard")
 SPEED_KINDS = ("attention", "prefill", "ram")
 PROG = "python -m core_bench"
 
@@ -221,6 +221,19 @@ def _head(text: str) -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(f"expected LAYER:HEAD such as 3:5, got {text!r}")
     return int(parts[0]), int(parts[1])
+
+
+def report_parser() -> Parser:
+    parser = Parser(
+        prog=f"{PROG} report",
+        description="Draw finished runs: head maps, sparsity, stability, ablation, hybrid attention, speed. Needs "
+        "matplotlib (pip install 'core-bench[plots]').",
+    )
+    parser.add_argument(
+        "runs", nargs="+", metavar="RUN", help="a run's folder, a head table, or a JSON file of speed --json"
+    )
+    parser.add_argument("--out", default="runs/report", metavar="DIR", help="default: runs/report")
+    return parser
 
 
 def leaderboard_parser() -> Parser:
