@@ -62,7 +62,8 @@ def _answer_pages(doc: Mapping[str, Any]) -> list[int]:
 
 def _places(doc: Mapping[str, Any]) -> dict[int, int]:
     """Page of the document asked about -> its place in the prompt."""
-    name, found = str(doc["doc_name"]).removesuffix(".pdf"), {}
+    name = str(doc["doc_name"]).removesuffix(".pdf")
+    found: dict[int, int] = {}
     for place, path in enumerate(map(PurePosixPath, doc["page_list"])):
         number = _PAGE.search(path.name)
         if number and path.parent.name.removesuffix(".pdf") == name:

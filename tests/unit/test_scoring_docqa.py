@@ -42,13 +42,7 @@ def test_an_answer_that_is_not_of_its_format_is_refused(answer: str, kind: str) 
         score(answer, "7", kind)
 
 
-ANSWERS = {
-    "Integer": "7",
-    "Float": "7.5%",
-    "String": "a red car",
-    "List": '["7", "red", 2.5]',
-    "None": "Not answerable",
-}
+ANSWERS = {"Integer": "7", "Float": "7.5%", "String": "a red car", "List": '["7", "red", 2.5]', "None": "Not there"}
 
 
 @settings(max_examples=300, deadline=None)
@@ -67,5 +61,5 @@ def test_word_f1_is_symmetric_and_1_for_the_same(one: str, other: str) -> None:
 
 def test_numbers_are_read_in_good_time() -> None:
     assert numbers("1,234 or -.5 and 3.") == [1234, -0.5, 3]
-    assert len(numbers("1." * 20_000)) == 20_000
+    assert len(numbers("1 " * 20_000)) == 20_000
     assert numbers("9" * 400) == [], "too large to be finite"
