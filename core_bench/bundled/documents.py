@@ -185,8 +185,8 @@ def _points(box: Box) -> list[float]:
 
 
 def _write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
-    import pyarrow  # type: ignore[import-untyped]
-    import pyarrow.parquet  # type: ignore[import-untyped]
+    import pyarrow
+    import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet  # type: ignore[import-untyped]
+import pyarrow.parquet
 import pypdfium2
 import pytest
 from hypothesis import given, settings
