@@ -167,7 +167,6 @@ def _draw(trial: Trial, points: Sequence[Point]) -> Drawing:
         unparsed.set_xlabel("heads switched off, % of all")
         for axis in (score, unparsed):
             axis.set_ylim(-3, 103)
-            axis.set_xlim(left=-0.3)
     handles, labels = grid[0][0].get_legend_handles_labels()
     drawing.legend(handles, labels, loc="outside lower center", ncols=6)
     return drawing

@@ -21,8 +21,8 @@ POOLED = "all tasks, unweighted"
 @dataclass(frozen=True, kw_only=True)
 class TaskHeads:
     """One task's table. Adjusted p-values (layers, heads), None where they cannot be had: of RAM above chance, by
-    Benjamini-Yekutieli and, beside it, Benjamini-Hochberg, and of RAM above the placebo regions. `redrawn`: RAM in
-    bootstrap samples (draws, heads). `clusters`: None where unknown."""
+    Benjamini-Yekutieli and, beside it, Benjamini-Hochberg, and of RAM above the placebo regions. `redrawn` and
+    `redrawn_gains`: RAM and sink-corrected RAM in bootstrap samples (draws, heads). `clusters`: None where unknown."""
 
     task: str
     table: HeadScores
@@ -31,6 +31,7 @@ class TaskHeads:
     above_bh: Floats | None
     placebo_by: Floats | None
     redrawn: Floats | None
+    redrawn_gains: Floats | None
     note: str | None
 
     def found(self) -> np.ndarray | None:
@@ -46,8 +47,8 @@ def task_heads(detection: Detection) -> list[TaskHeads]:
 
 def _of_task(detection: Detection, task: str) -> TaskHeads:
     table, rows, clusters = detection.tables[task], detection.rows.get(task), detection.clusters.get(task)
-    p_chance = p_placebo = redrawn = None
-    note = None
+    p_chance = p_placebo = redrawn = gains = None
+    note, seed = None, zlib.crc32(f"report/{task}".encode())
     if rows:
         names = [row["cluster"] for row in rows]
         ram_NH = np.array([row["ram"] for row in rows], dtype=np.float64).reshape(len(rows), -1)
@@ -56,9 +57,11 @@ def _of_task(detection: Detection, task: str) -> TaskHeads:
         with_placebo = [n for n, row in enumerate(rows) if row["placebo"] is not None]
         if with_placebo:
             placebo_NH = np.array([rows[n]["placebo"] for n in with_placebo]).reshape(len(with_placebo), -1)
-            p_placebo = p_above_zero(ram_NH[with_placebo] - placebo_NH, [names[n] for n in with_placebo])
+            gains_NH, of = ram_NH[with_placebo] - placebo_NH, [names[n] for n in with_placebo]
+            p_placebo = p_above_zero(gains_NH, of)
+            gains = None if p_placebo is None else redrawn_means(gains_NH, of, seed=seed)
         if p_chance is not None:
-            redrawn = redrawn_means(ram_NH, names, seed=zlib.crc32(f"report/{task}".encode()))
+            redrawn = redrawn_means(ram_NH, names, seed=seed)
         note = few_clusters(names)
     elif bool(np.all(np.isfinite(table.stderr))):
         count = clusters or table.n
@@ -74,6 +77,7 @@ def _of_task(detection: Detection, task: str) -> TaskHeads:
         above_bh=_adjusted(p_chance, table, "bh"),
         placebo_by=_adjusted(p_placebo, table, "by"),
         redrawn=redrawn,
+        redrawn_gains=gains,
         note=note,
     )
 
@@ -84,7 +88,6 @@ def _adjusted(p_H: Floats | None, table: HeadScores, method: str) -> Floats | No
 
 def _pooled(tasks: list[TaskHeads]) -> TaskHeads:
     """A head's adjusted p-value is the largest of its tasks': above chance in all (Berger 1982)."""
-    redrawn = [one.redrawn for one in tasks if one.redrawn is not None]
     counts = [one.clusters for one in tasks if one.clusters is not None]
     return TaskHeads(
         task=POOLED,
@@ -93,9 +96,15 @@ def _pooled(tasks: list[TaskHeads]) -> TaskHeads:
         above_by=_largest([one.above_by for one in tasks]),
         above_bh=_largest([one.above_bh for one in tasks]),
         placebo_by=_largest([one.placebo_by for one in tasks]),
-        redrawn=np.mean(redrawn, axis=0) if len(redrawn) == len(tasks) else None,
+        redrawn=_mean([one.redrawn for one in tasks]),
+        redrawn_gains=_mean([one.redrawn_gains for one in tasks]),
         note=None,
     )
+
+
+def _mean(tables: list[Floats | None]) -> Floats | None:
+    known = [table for table in tables if table is not None]
+    return np.mean(known, axis=0) if len(known) == len(tables) else None
 
 
 def _largest(p_values: list[Floats | None]) -> Floats | None:
@@ -113,6 +122,7 @@ class Spread:
     holding: int
     top: dict[str, float]
     corrected_gini: float | None
+    corrected_ci: Interval | None
     centroid: float
     centroid_ci: Interval | None
     depth_sd: float
@@ -140,6 +150,7 @@ def spread_of(one: TaskHeads, top: dict[str, int]) -> Spread | None:
         holding=heads_holding(ram_LH, 0.5),
         top={name: float(held[k]) for name, k in top.items()},
         corrected_gini=gini(gains) if gains.sum() > 0 else None,
+        corrected_ci=_gains_ci(one, gains),
         centroid=depth.centroid,
         centroid_ci=interval(depth.centroid, [found.centroid for found in depths]),
         depth_sd=depth.spread,
@@ -150,3 +161,11 @@ def spread_of(one: TaskHeads, top: dict[str, int]) -> Spread | None:
             for layer, share in enumerate(depth.share)
         ],
     )
+
+
+def _gains_ci(one: TaskHeads, gains: Floats) -> Interval | None:
+    """Of the Gini coefficient of sink-corrected RAM, heads below zero counted as zero."""
+    if one.redrawn_gains is None or gains.sum() <= 0:
+        return None
+    drawn = [np.clip(gains_H, 0, None) for gains_H in one.redrawn_gains]
+    return bootstrap_ci95(gini(gains), np.array([gini(table) for table in drawn if table.sum() > 0]), one.clusters or 0)

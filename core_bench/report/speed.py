@@ -80,7 +80,7 @@ def _shown(key: Key, rows: Sequence[SpeedRow], even: int | None) -> tuple[Cell, 
 
 
 def _draw(file: SpeedFile, lines: dict[Key, list[SpeedRow]], even: dict[Key, int | None]) -> Drawing:
-    drawing, [[axis]] = panels(1, 1, 8.0, 4.6)
+    drawing, [[axis]] = panels(1, 1, 8.0, 5.0)
     axis.axhline(1, color=GREY, linestyle="--", linewidth=1)
     for n, (key, rows) in enumerate(lines.items()):
         colour, tokens = COLOURS[n % len(COLOURS)], [row.tokens for row in rows]
@@ -101,5 +101,5 @@ def _draw(file: SpeedFile, lines: dict[Key, list[SpeedRow]], even: dict[Key, int
     axis.set_xlabel("prompt tokens")
     axis.set_ylabel("speed-up over dense")
     axis.set_title(f"{KINDS[file.rows[0].what]}, {file.label}")
-    axis.legend(loc="upper left")
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12))
     return drawing

@@ -140,7 +140,7 @@ def _curves(lines: Sequence[Line]) -> list[tuple[Cell, ...]]:
 def _sparsity_row(line: Line) -> tuple[Cell, ...]:
     spread, size = line.spread, line.one.table.ram.size
     tops = [f"{spread.top[share]:.0%} ({k_for(share, size)} heads)" for share in SHARES]
-    corrected = "-" if spread.corrected_gini is None else f"{spread.corrected_gini:.2f}"
+    corrected = with_interval(spread.corrected_gini, spread.corrected_ci)
     gini = with_interval(spread.gini, spread.gini_ci)
     return line.panel, line.name, size, gini, corrected, f"{spread.holding} ({spread.holding / size:.0%})", *tops
 
@@ -152,7 +152,7 @@ def _by_panel(lines: Sequence[Line]) -> dict[str, list[Line]]:
 
 def _draw_sparsity(lines: Sequence[Line]) -> Drawing:
     by_panel = _by_panel(lines)
-    drawing, grid = panels(len(by_panel), 2, 4.8, 3.9)
+    drawing, grid = panels(len(by_panel), 2, 4.8, 5.0)
     for (name, own), axes in zip(by_panel.items(), grid, strict=True):
         for axis, what in zip(axes, ("RAM", "sink-corrected RAM"), strict=True):
             axis.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1, label="even over heads")
@@ -160,7 +160,7 @@ def _draw_sparsity(lines: Sequence[Line]) -> Drawing:
                 mass = line.one.table.ram if what == "RAM" else _gains(line)
                 if mass.sum() > 0:
                     gini = line.spread.gini if what == "RAM" else line.spread.corrected_gini
-                    ci = line.spread.gini_ci if what == "RAM" else None
+                    ci = line.spread.gini_ci if what == "RAM" else line.spread.corrected_ci
                     label = f"{line.name}: Gini {with_interval(gini, ci)}"
                     axis.plot(*lorenz(mass), color=_colour(n), linestyle=_dash(n), label=label)
             axis.set_title(f"{name}: {what}")
@@ -168,7 +168,7 @@ def _draw_sparsity(lines: Sequence[Line]) -> Drawing:
             axis.set_ylabel(f"share of {what}")
             axis.set_xlim(0, 1)
             axis.set_ylim(0, 1.01)
-            axis.legend(loc="lower right")
+            axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14))
     return drawing
 
 

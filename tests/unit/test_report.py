@@ -29,7 +29,7 @@ from core_bench.results import RunFolder, build_record, ram_record, run_id
 
 SHAPE = HeadShape(4, 5, 5)
 HASH = "sha256:0123456789abcdef"
-NASTY = 'a<b>&"x"</title><script>alert(1)</script> $x$ ${y}'
+NASTY = 'a<b>&"x"</title><script>alert(1)</script> $\\frac$ ${y}$'
 TASKS = ("core_a_tiny", "core_b_tiny")
 N = 24
 
@@ -66,10 +66,12 @@ def row(task: str, number: int, arm: str, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
-def planted_ram() -> np.ndarray:
-    """Heads (2, 0), (2, 1) and (3, 4) are far above chance, 0.05; the others lie at it."""
+def planted_ram(task: str) -> np.ndarray:
+    """Heads (2, 0), (2, 1) and (3, 4) are far above chance, 0.05, in the first task (0, 0) too; others lie at it."""
     ram = np.full((4, 5), 0.05)
     ram[2, 0], ram[2, 1], ram[3, 4] = 0.6, 0.5, 0.4
+    if task == TASKS[0]:
+        ram[0, 0] = 0.3
     return ram
 
 
@@ -78,7 +80,7 @@ def make_detect(out: Path, tasks: tuple[str, ...] = TASKS, **changes: Any) -> Pa
     for task in tasks:
         rng = np.random.default_rng(len(task) + ord(task[5]))
         noise = rng.normal(scale=0.01, size=(N, 4, 5))
-        seen = [SampleRam(planted_ram() + one, np.full((4, 5), 0.04), 0.05) for one in noise]
+        seen = [SampleRam(planted_ram(task) + one, np.full((4, 5), 0.04), 0.05) for one in noise]
         for i, one in enumerate(seen):
             rows.append(
                 row(task, i, "detect", scores={}, ram=one.ram.tolist(), placebo=one.placebo.tolist(), chance=0.05)  # type: ignore[union-attr]
@@ -196,9 +198,9 @@ def test_the_same_runs_give_the_same_bytes(runs: list[str], report: Path, tmp_pa
     """Whatever matplotlib's settings were before; and figures of runs no longer given go away."""
     import matplotlib
 
-    with matplotlib.rc_context({"font.size": 20, "svg.hashsalt": "other", "axes.grid": False}):
+    with matplotlib.rc_context({"xtick.labelsize": 20, "svg.hashsalt": "other", "axes.grid": False}):
         assert main(["report", *runs, "--out", str(tmp_path / "again")]) == 0
-        assert matplotlib.rcParams["font.size"] == 20
+        assert matplotlib.rcParams["xtick.labelsize"] == 20
     files = sorted(path.relative_to(report) for path in report.rglob("*") if path.is_file())
     assert files
     for name in files:
@@ -253,7 +255,8 @@ def test_the_planted_heads_are_above_chance(runs: list[str], figures: dict[str, 
     for one in task_heads(detection):
         assert one.above_by is not None
         assert one.above_bh is not None
-        assert {tuple(head) for head in np.argwhere(one.above_by <= Q).tolist()} == {(2, 0), (2, 1), (3, 4)}
+        also = {(0, 0)} if one.task == TASKS[0] else set()
+        assert {tuple(head) for head in np.argwhere(one.above_by <= Q).tolist()} == {(2, 0), (2, 1), (3, 4)} | also
         assert np.all(one.above_bh <= one.above_by)
     [cell] = rows_of(figures["map"], task=POOLED, layer=2, head=0)
     assert cell["ram"] == pytest.approx(0.6, abs=0.01)
@@ -263,7 +266,7 @@ def test_the_planted_heads_are_above_chance(runs: list[str], figures: dict[str, 
 
 def test_sparsity_and_depth_are_the_planted_ones(figures: dict[str, Figure]) -> None:
     curve = {one["rank"]: one for one in rows_of(figures["sparsity"], task="core_a_tiny")}
-    whole = 0.6 + 0.5 + 0.4 + 17 * 0.05
+    whole = 0.6 + 0.5 + 0.4 + 0.3 + 16 * 0.05
     assert curve[3]["share_of_ram"] == pytest.approx(1.5 / whole, abs=0.01)
     assert curve[3]["share_of_heads"] == pytest.approx(3 / 20)
     assert curve[20]["share_of_ram"] == pytest.approx(1)
