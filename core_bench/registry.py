@@ -90,7 +90,9 @@ def known_tasks() -> dict[str, TaskSpec]:
 
 
 def load_tasks(names: Sequence[str] | None, mode: str, generated: bool) -> list[TaskSpec]:
-    """The tasks of a run: by name, by YAML path, by folder of YAMLs; None is the mode's defaults.
+    """The tasks of a run: by name, by tag, by YAML path, by folder of YAMLs; None is the mode's defaults.
+
+    A tag, such as core_all, stands for every shipped task that has it and is not named besides.
 
     With `generated` the defaults are the generated tasks, else the others; where a mode has none of these, all.
     UserError for an unknown name, a bad file, or two tasks of one name.
@@ -104,10 +106,15 @@ def load_tasks(names: Sequence[str] | None, mode: str, generated: bool) -> list[
             specs += _from_path(Path(name).expanduser())
             continue
         known = known_tasks() if known is None else known
-        if name not in known:
-            hint = suggestion(name, known) or f" (known: {', '.join(known)})"
+        if name in known:
+            specs.append(known[name])
+            continue
+        tagged = [spec for spec in known.values() if name in spec.tags]
+        if not tagged:
+            words = [*known, *sorted({tag for spec in known.values() for tag in spec.tags})]
+            hint = suggestion(name, words) or f" (known: {', '.join(words)})"
             raise UserError(f"--tasks: expected a known task or the path of a YAML file, got {name!r}{hint}")
-        specs.append(known[name])
+        specs += [spec for spec in tagged if spec.name not in names and spec not in specs]
     return _distinct(specs)
 
 

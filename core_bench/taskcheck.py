@@ -41,6 +41,9 @@ def check_task(keys: YamlMap, core: YamlMap, path: Path) -> None:
         (core, ("choices",), str | list | FunctionRef, "a column, a list or a !function"),
         (keys, ("doc_to_choice",), str | list | FunctionRef, "a column, a list or a !function"),
     ]
+    tags = keys.get("tag") or []
+    if not isinstance(tags, str) and not (isinstance(tags, list) and all(isinstance(tag, str) for tag in tags)):
+        raise UserError(f"{keys.place('tag')}: tag: expected a name or a list of names, got {tags!r}")
     for mapping, names, kind, what in expected:
         for name in names:
             _expect(mapping, name, kind, what)

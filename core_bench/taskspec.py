@@ -88,6 +88,12 @@ class TaskSpec:
         return None if self.core.get("chance") is None else float(self.core["chance"])
 
     @property
+    def tags(self) -> tuple[str, ...]:
+        """Names that several tasks share; `--tasks` takes them for all of these."""
+        found = self.keys.get("tag") or []
+        return (found,) if isinstance(found, str) else tuple(found)
+
+    @property
     def ranks(self) -> bool:
         """Whether heads rank parts of the prompt and nothing is generated."""
         return "ranking" in self.core

@@ -387,6 +387,30 @@ def test_defaults_of_every_mode(mode: str, generated: bool) -> None:
     assert {name.removeprefix("core_") for name in real} <= defaults[mode] | {f"{name}_dev" for name in defaults[mode]}
 
 
+def test_a_tag_stands_for_its_tasks() -> None:
+    def names(*words: str) -> set[str]:
+        found = [spec.name for spec in load_tasks(list(words), "dense", True)]
+        assert len(set(found)) == len(found)
+        return set(found)
+
+    every = names("core_all")
+    assert every >= {"core_refcocog", "core_vidstg", "core_mmlongbench_doc", "core_mmlongbench", "core_mmdocir"}
+    assert every == {name for name, spec in registry.known_tasks().items() if not spec.generated}
+    assert names("core_grounding") == {"core_refcocog", "core_vidstg"}
+    assert names("core_grounding") | names("core_long_context") == every
+    assert not names("core_grounding") & names("core_long_context")
+    assert names("core_refcocog", "core_grounding", "core_all") == every
+    with pytest.raises(UserError, match="did you mean 'core_grounding'"):
+        names("core_groundin")
+
+
+def test_tags_that_cannot_be_meant(make: Any) -> None:
+    assert make("tag: mine\n").tags == ("mine",)
+    assert make("tag: [one, two]\n").tags == ("one", "two")
+    with pytest.raises(UserError, match=r"mine\.yaml:3: tag: expected a name or a list of names, got 3"):
+        make("tag: 3\n")
+
+
 def test_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'qwen3vl'"):
         registry.model_class("qwen3-vl")
