@@ -64,7 +64,7 @@ def sparsity(lines: Sequence[Line]) -> Figure:
         title="Sparsity: how few heads hold the mass",
         caption=(
             "Share of the summed RAM that the leading heads hold, against their share of all heads: the further above "
-            "the dashed line, the sparser. Gini: 0 for even, near 1 for one head. Below, the same for sink-corrected "
+            "the dashed line, the sparser. Gini: 0 for even, near 1 for one head. Right, the same for sink-corrected "
             "RAM, heads below zero counted as zero. Intervals: bootstrap over pictures, videos or documents."
         ),
         table=Table(
