@@ -34,10 +34,6 @@ class TaskHeads:
     redrawn_gains: Floats | None
     note: str | None
 
-    def found(self) -> np.ndarray | None:
-        """Heads above chance, (layers, heads)."""
-        return None if self.above_by is None else self.above_by <= Q
-
 
 def task_heads(detection: Detection) -> list[TaskHeads]:
     """One for each task, and of several tasks their mean, whose heads are above chance if they are in every task."""
