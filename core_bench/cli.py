@@ -98,7 +98,7 @@ def _run(words: list[str], resume: list[str]) -> int:
 
     if config.bundled:
         bundled_checkpoint(config.model)
-    load_tasks(config.tasks, config.mode, config.generated_tasks)  # a mistake in a task file shows before torch loads
+    load_tasks(config.tasks, config.mode, config.bundled)  # a mistake in a task file shows before torch loads
     for name in config.unread(set(given)):
         flag = name.replace("_", "-")
         print(f"core_bench: note: --{flag} is not read in --mode {config.mode}", file=sys.stderr)

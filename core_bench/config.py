@@ -145,12 +145,6 @@ class RunConfig:
         return self.checkpoint is None
 
     @property
-    def generated_tasks(self) -> bool:
-        """Whether the default tasks are the generated ones: always on a bundled checkpoint, and where no folder with
-        real data is named."""
-        return self.bundled or self.data_dir is None
-
-    @property
     def hold_or_default(self) -> str:
         return self.hold or ("always" if self.mode == "ablate" else "prefill")
 

@@ -101,9 +101,15 @@ def carry_out(session: Session) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def read_tasks(config: RunConfig, mode: str) -> Tasks:
-    """The samples of every task that `mode` runs, in file order. Raises UserError where a task has no rows."""
-    specs = load_tasks(config.tasks if mode == config.mode else None, mode, config.generated_tasks)
-    own = mode == config.mode  # else: detection that runs first, on its own tasks and in its own place
+    """The samples of every task that `mode` runs, in file order. Raises UserError where a task has no rows.
+
+    Detection that runs before another mode has the default tasks, and its generated data in its own place: the
+    generated tasks where the run has no others, else the real ones.
+    """
+    own = mode == config.mode
+    specs = load_tasks(config.tasks, config.mode, config.bundled)
+    if not own:
+        specs = load_tasks(None, mode, config.bundled or all(spec.generated for spec in specs))
     limit = config.limit if own else None
     roots = [config.data_dir if own or not spec.generated else None for spec in specs]
     return [

@@ -159,8 +159,9 @@ def test_the_same_command_gives_the_same_record(bench: Bench, task: Path) -> Non
 
 
 def test_generated_task_with_controls(bench: Bench, generated: Path, cache: Path) -> None:
-    """The defaults: heads are detected first, said, cached and found again; chance and image-blind beside the arms."""
-    flags = ("--limit", "2", "--data-dir", generated, "--ablate", "top:5%", "--max-new-tokens", "1")
+    """Heads are detected first, on generated data too; said, cached and found again; controls beside the arms."""
+    flags = ("--tasks", "core_refcocog_tiny", "--limit", "2", "--data-dir", generated)
+    flags += ("--ablate", "top:5%", "--max-new-tokens", "1")
     first = bench("ablate", *flags)
     assert first.code == 0
     assert any("no table fits this checkpoint, so they are detected first" in line for line in first.said)
@@ -182,7 +183,7 @@ def test_generated_task_with_controls(bench: Bench, generated: Path, cache: Path
 
 
 def test_a_detection_of_other_settings_that_was_cut_short_does_not_block(
-    bench: Bench, task: Path, generated: Path, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, generated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from core_bench import detect
 
@@ -196,10 +197,19 @@ def test_a_detection_of_other_settings_that_was_cut_short_does_not_block(
         return measure_sample(*given)
 
     monkeypatch.setattr(detect, "measure_sample", three_then_stop)
-    flags = ("--tasks", task, "--data-dir", generated, "--ablate", "top:5%")
+    flags = ("--tasks", "core_refcocog_tiny", "--data-dir", generated, "--limit", "2", "--ablate", "top:5%")
     assert bench("ablate", *flags, "--max-pixels", "65536").code == 130
     assert bench("ablate", *flags).code == 130, "started anew, with its own pixel budget"
     assert len(done) == 3
+
+
+def test_a_checkpoint_without_a_table_needs_the_data_that_heads_are_found_on(bench: Bench, task: Path) -> None:
+    """Not generated pictures in place of it, where the run itself has other tasks."""
+    ran = bench("ablate", "--tasks", task, "--ablate", "top:5%")
+    assert ran.code == 2
+    assert any("detected first" in line for line in ran.said)
+    assert "get " in ran.said[-1]
+    assert "--data-dir DIR" in ran.said[-1]
 
 
 def test_an_earlier_detection_beside_it_is_used(bench: Bench, task: Path) -> None:

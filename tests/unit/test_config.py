@@ -20,7 +20,7 @@ def config(**values: Any) -> RunConfig:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"model": "qwen"}, "--model: expected one of qwen3vl, got 'qwen'"),
+        ({"model": "qwen"}, "--model: expected one of qwen3vl, llava_onevision, internvl, got 'qwen'"),
         ({"mode": "Hybrid"}, "--mode"),
         ({"keep": "0.5 heads"}, "--keep"),
         ({"keep": "110%"}, "--keep"),

@@ -33,7 +33,7 @@ def test_arguments_mean_what_the_flags_mean() -> None:
         ({"model": "internvl"}, "unknown argument 'model'"),
         ({"mode": "detect"}, "mode: expected one of dense, ablate, hybrid, got 'detect'"),
         ({"keep": "5%"}, "keep: not read in mode=dense"),
-        ({"mode": "dense", "heads": "auto", "window": 64}, "heads, window: not read in mode=dense"),
+        ({"mode": "dense", "sink": 4, "window": 64}, "sink, window: not read in mode=dense"),
         ({"mode": "hybrid", "ablate": "top:5%"}, "ablate: not read in mode=hybrid"),
         ({"mode": "ablate"}, "expected ablate=top:5%"),
         ({"mode": "ablate", "ablate": "top:5%,bottom:5%"}, "expected one set of heads, got top:5%, bottom:5%"),
