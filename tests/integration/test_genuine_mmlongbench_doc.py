@@ -140,6 +140,16 @@ def test_the_record_holds_acc_and_the_official_f1(repo_root: Path, tmp_path: Pat
             assert case["f1"] == 0, "no question was answered"
 
 
+def test_the_record_says_how_answers_were_read(tmp_path: Path, bench: Callable[..., Any]) -> None:
+    folder = write(tmp_path / "data", [{**ROW, "evidence_pages": "[0]"}], pages=2)
+    ended = bench("dense", "--tasks", TASK, "--data-dir", folder, "--max-new-tokens", "2")
+    assert ended.code == 0, ended.said
+    assert "rule-based" in ended.record["run"]["settings"]["scoring"][TASK]["notes"]["extraction"]
+    [told] = [line for line in ended.said if "defective" in line]
+    assert "1 name page 0" in told
+    assert next(iter(ended.record["tasks"][TASK]["arms"]["dense"]["metrics"])) == "acc"
+
+
 def record_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     run = {"id": "m-dense-0", "model": "m", "checkpoint": "c", "checkpoint_hash": "x", "mode": "dense", "seed": 0}
     environment: dict[str, Any] = {"versions": {}, "commit": None, "device": "cpu", "threads": 1, "dtype": "float32"}

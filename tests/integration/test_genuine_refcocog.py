@@ -158,6 +158,18 @@ def test_detection_reads_val_and_the_rest_test(tmp_path: Path, cache: Path, pict
     assert samples_of(tmp_path, "test")[0].evidence == samples_of(tmp_path, "val")[0].evidence != (Region(medium=0),)
 
 
+def test_the_record_says_in_which_coordinates_boxes_were_read(
+    tmp_path: Path, picture: bytes, bench: Callable[..., Any]
+) -> None:
+    folder = write(tmp_path / "data", [row(picture, question_id=str(n)) for n in range(2)])
+    ended = bench("dense", "--tasks", TASK, "--data-dir", folder, "--limit", "2", "--max-new-tokens", "2")
+    assert ended.code == 0, ended.said
+    scoring = ended.record["run"]["settings"]["scoring"][TASK]
+    assert scoring["boxes"] == "thousandths"
+    assert "one item an expression" in scoring["notes"]["rec"]
+    assert [row["unparsed"] for row in ended.rows] == [True, True], "an untrained model names no box"
+
+
 def spoil(folder: Path, name: str, picture: bytes) -> None:
     file = folder / "RefCOCOg/data/test-00000-of-00001.parquet"
     if name == "column":

@@ -411,6 +411,51 @@ def test_tags_that_cannot_be_meant(make: Any) -> None:
         make("tag: 3\n")
 
 
+GET = "get: {what: w, from: f, folder: F, size: s, licence: l}"
+
+
+@pytest.mark.parametrize(
+    ("core", "said"),
+    [
+        ("files: {test: [a.json]}", "files: expected together with get"),
+        (GET, "get: expected together with files"),
+        (f"files: {{test: []}}, {GET}", "files: expected a list of file names, got []"),
+        (f"files: {{test: [[3]]}}, {GET}", "files: expected a list of file names, got [[3]]"),
+        ("files: {test: [a.json]}, get: {what: w}", "get.from: expected text, got None"),
+        (f"files: {{test: [a.json]}}, {GET[:-1]}, where: x}}", "unknown key metadata.core_bench.get.where"),
+        ("defects: 3", "defects: expected a !function, got 3"),
+        ("ranking: candidates", "ranking: expected a !function, got 'candidates'"),
+        ("table_has_media: maybe", "table_has_media: expected true or false, got 'maybe'"),
+        ("detect_share: 2", "detect_share: expected a number between 0 and 1, got 2"),
+    ],
+)
+def test_files_that_cannot_be_meant_name_their_line(make: Any, core: str, said: str) -> None:
+    with pytest.raises(UserError, match=r"mine\.yaml:3: ") as caught:
+        make(f"metadata: {{core_bench: {{{core}}}}}\n")
+    assert said in str(caught.value)
+
+
+def test_files_are_found_in_either_folder(make: Any, tmp_path: Path) -> None:
+    text = f"metadata: {{core_bench: {{files: {{test: [[x.jsonl, b/*.jsonl], z.json]}}, {GET}}}}}\n"
+    spec = make(text, head="task: mine\ndataset_path: some/where\n")
+    data = tmp_path / "data"
+    with pytest.raises(UserError, match=r"no x\.jsonl or b/\*\.jsonl in .*/data/F or .*/data: get w from f"):
+        spec.samples("test", data_dir=str(data))
+    for base in (data, data / "F"):  # the folder of the data set wins
+        (base / "b").mkdir(parents=True)
+        (base / "b/one.jsonl").write_text(json.dumps({**ROW, "id": f"{base.name}-1"}) + "\n")
+        (base / "z.json").write_text(json.dumps([{**ROW, "id": f"{base.name}-2"}]))
+        (base / "a.png").touch()
+        found = spec.samples("test", data_dir=str(data))
+        assert [sample.id for sample in found] == [f"{base.name}-1", f"{base.name}-2"]
+        assert [sample.doc["source_file"] for sample in found] == ["one.jsonl", "z.json"]
+    (data / "F/a.png").unlink()
+    with pytest.raises(UserError, match=r"none of 1 media files is there, among them .*/data/F/a\.png: get w from f"):
+        spec.samples("test", data_dir=str(data))
+    with pytest.raises(UserError, match="split 'train': expected one of test"):
+        spec.samples("train", data_dir=str(data))
+
+
 def test_models(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="did you mean 'qwen3vl'"):
         registry.model_class("qwen3-vl")
