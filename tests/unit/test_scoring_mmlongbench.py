@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from core_bench.instructions import NOT_ANSWERABLE
 from core_bench.scoring_mmlongbench import anls, clean, edit_distance, extract, is_exact, score
+from core_bench.stats import Delta, f1
 
 CASES = json.loads((Path(__file__).parent.parent / "cases/mmlongbench_doc.json").read_text(encoding="utf-8"))["score"]
 
@@ -98,6 +101,30 @@ def test_no_reply_raises(reply: str, kind: str) -> None:
     said = extract(reply, kind)
     if said is not None:
         assert 0 <= score("['7', 'b']" if kind == "List" else "7", said, kind) <= 1
+
+
+def test_the_error_of_f1_is_that_of_leaving_out_one_document_at_a_time() -> None:
+    """Against the jackknife over documents, which knows nothing of ratios; documents of several questions."""
+    rng = random.Random(3)
+    rows = []
+    for number in range(240):
+        document, answerable = number // 4, rng.random() < 0.8
+        value = float(rng.random() < (0.3 if document % 2 else 0.7)) * answerable
+        rows.append((f"q{number}", document, value, answerable, value > 0 or rng.random() < 0.7))
+
+    def found(left_out: int | None) -> Any:
+        kept = [row for row in rows if row[1] != left_out]
+        recall = {name: value for name, _, value, answerable, _ in kept if answerable}
+        precision = {name: value for name, _, value, _, answered in kept if answered}
+        return f1(recall, precision, {name: document for name, document, *_ in kept})
+
+    whole, others = found(None), [found(document).value for document in range(60)]
+    mean = sum(others) / 60
+    jackknife = math.sqrt(59 / 60 * sum((value - mean) ** 2 for value in others))
+    assert whole.stderr == pytest.approx(jackknife, rel=0.03)
+    assert whole.ci95[0] < whole.value < whole.ci95[1]
+    assert f1({}, {}, {}) is None
+    assert f1({"a": 1.0}, {"a": 1.0}, {"a": 0}) == Delta(value=1.0, stderr=None, ci95=None, n=1)
 
 
 def test_cleaning_leaves_what_is_compared() -> None:
