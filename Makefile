@@ -16,10 +16,9 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if
 run: $(STAMP)
 	@scripts/demo.sh $(BIN)
 
-# The same for every bundled family, then the claims of all in one table. About half an hour on two cores.
+# The same for every bundled family, then the claims of all in one table. About ten minutes on two cores.
 families: $(STAMP)
-	@for family in qwen3vl llava_onevision internvl; do scripts/demo.sh $(BIN) $$family || exit; done
-	@$(BIN) -m core_bench.bundled.claims runs/demo runs/demo-llava_onevision runs/demo-internvl
+	@scripts/families.sh $(BIN)
 
 test: $(STAMP)
 	$(BIN) -m pytest -m "not slow and not gpu and not lmms and not page"
@@ -71,4 +70,5 @@ context: $(STAMP)
 
 # Figures, their numbers and one page, from the committed records: runs/report/report.html. Half a minute, the same bytes every time.
 report: $(STAMP)
+	$(BIN) -m core_bench leaderboard build
 	$(BIN) -m core_bench report leaderboard/results/*/ --out runs/report
