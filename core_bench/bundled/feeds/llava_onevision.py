@@ -22,7 +22,7 @@ MOST_SECONDS, MOST_PAGES, MOST_SIDE = 32, 12, 16
 class MediaFeed:
     """Pixels go through the real processors."""
 
-    probe_plans = (Plan("picture", 24, 1, TILE, TILE, (16, 16)), Plan("clip", 8, 3, FRAME, FRAME, (8, 8)))
+    probe_plans = (Plan("picture", 24, 1, TILE, TILE, (16, 16)), Plan("clip", 32, 1, FRAME, FRAME, (8, 8)))
 
     def __init__(self, processor: Any) -> None:
         self.processor = processor
