@@ -50,9 +50,12 @@ class Qwen3VL(ModelWrapper):
     def media_options(self, visuals: Sequence[Visual], max_pixels: int | None) -> dict[str, Any]:
         """Pixel budgets; for videos their frame numbers and rates too, of which the prompt's time stamps are made."""
         clips = [self._whole_group(visual) for visual in visuals if visual.kind == "clip"]
-        # Lists of indices are made afresh: the processor appends its padding frames to the one it is given.
+        # Lists of indices are made afresh: the processor appends its padding frames to the one it is given. It divides
+        # them by the rate, so for a file of variable rate they are ticks.
         metadata = [
-            VideoMetadata(total_num_frames=clip.n_frames, fps=clip.fps, frames_indices=list(clip.frames))
+            VideoMetadata(
+                total_num_frames=clip.n_frames, fps=clip.fps, frames_indices=list(map(clip.tick, clip.frames))
+            )
             for clip in clips
         ]
         as_they_are = {"do_sample_frames": False, "video_metadata": metadata, "input_data_format": "channels_first"}
@@ -126,7 +129,8 @@ class Qwen3VL(ModelWrapper):
                     f"{length} visual tokens at position {start}, the processor's grid has {rows} x {cols}"
                 )
             merged = members[group]
-            seconds = (merged[0] + merged[-1]) / 2 / visual.fps if merged and visual.fps else None
+            ticks = [visual.tick(frame) for frame in merged]
+            seconds = (ticks[0] + ticks[-1]) / 2 / visual.fps if ticks and visual.fps else None
             blocks.append(
                 VisualBlock(
                     medium=medium,
