@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -35,6 +36,7 @@ CORE_KEYS = (
 )  # fmt: skip
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _PACKAGED = Path(__file__).parent / "tasks"
+_PACKAGED_PREFIX = "core_bench.tasks."
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,22 @@ class FunctionRef:
         file = self.place.path.parent / f"{module_name}.py"
         if not file.is_file():
             return importlib.import_module(module_name)
-        if file.parent.resolve() == _PACKAGED.resolve():
-            return importlib.import_module(f"core_bench.tasks.{module_name}")
-        # Two folders may both hold a utils.py: the name under which a file is loaded carries its path.
-        digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
-        unique = f"core_bench_task_{digest}_{module_name}"
-        if unique not in sys.modules:
-            _load(file, unique, self)
-        return sys.modules[unique]
+        name = _import_name(file.absolute())
+        if name.startswith(_PACKAGED_PREFIX):
+            return importlib.import_module(name)
+        if name not in sys.modules:
+            _load(file, name, self)
+        return sys.modules[name]
+
+
+@lru_cache(maxsize=256)  # asked for every row, and following links takes longer than all else that a row costs
+def _import_name(file: Path) -> str:
+    """The name under which the functions beside a task file are imported. Two folders may both hold a utils.py: the
+    name of one that does not ship carries its path."""
+    if file.parent.resolve() == _PACKAGED.resolve():
+        return f"{_PACKAGED_PREFIX}{file.stem}"
+    digest = hashlib.sha256(str(file.resolve()).encode()).hexdigest()[:12]
+    return f"core_bench_task_{digest}_{file.stem}"
 
 
 def _load(file: Path, unique: str, ref: FunctionRef) -> None:

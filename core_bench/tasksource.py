@@ -146,7 +146,10 @@ def _read_files(files: list[Path], store: Path, limit: int | None) -> list[Doc |
             if file.suffix != ".parquet"
             else itertools.islice(_parquet_rows(file, store), None if limit is None else max(0, limit - len(docs)))
         )
+        before = len(docs)
         docs += [doc if isinstance(doc, BadRow) else {**doc, "source_file": file.name} for doc in found]
+        if len(docs) == before and limit is None:
+            raise UserError(f"dataset_path: no rows in {file}")
     return docs
 
 

@@ -154,7 +154,7 @@ class TaskSpec:
             if times > 1:
                 raise UserError(f"{rows.where}: id {name!r} is given {times} times: expected one row for each id")
         if "files" in self.core:
-            self._refuse_unusable(found, rows)
+            self._refuse_unusable(found, rows, whole=limit is None)
         if report is not None and (defects := self._defects(rows)):
             kinds = "; ".join(f"{times} {kind}" for kind, times in defects.items())
             report(f"{self.name}: defective records among the first {len(rows.docs)} rows: {kinds}")
@@ -181,15 +181,21 @@ class TaskSpec:
         assert isinstance(found, dict)
         return found
 
-    def _refuse_unusable(self, found: list[Sample | FailedSample], rows: Rows) -> None:
-        """UserError where every row fails, or none of the media files is there: one reason for all, not a run."""
+    def _refuse_unusable(self, found: list[Sample | FailedSample], rows: Rows, *, whole: bool) -> None:
+        """UserError where every row fails (in the `whole` data set: every row of one file), or none of the media files
+        is there: one reason for all, not a run."""
+        parts = {rows.where: found}
+        for sample, doc in zip(found, rows.docs, strict=True) if whole else ():
+            if not isinstance(doc, BadRow) and "source_file" in doc:
+                parts.setdefault(doc["source_file"], []).append(sample)
+        for where, samples in parts.items():
+            reasons = Counter(sample.reason for sample in samples if isinstance(sample, FailedSample))
+            if reasons.total() == len(samples):
+                [(reason, times)] = reasons.most_common(1)
+                raise UserError(
+                    f"{self.name}: {where}: none of {len(samples)} rows can be used, {times} of them so: {reason}"
+                )
         good = [sample for sample in found if isinstance(sample, Sample)]
-        if not good:
-            reasons = Counter(sample.reason for sample in found if isinstance(sample, FailedSample))
-            [(reason, times)] = reasons.most_common(1)
-            raise UserError(
-                f"{self.name}: {rows.where}: none of {len(found)} rows can be used, {times} of them so: {reason}"
-            )
         paths = {medium.path for sample in good for medium in sample.media}
         if not any(map(os.path.exists, paths)):
             raise absent(self.name, self.core, f"none of {len(paths)} media files is there, among them {min(paths)}")
