@@ -77,7 +77,8 @@ def environment(wrapper: ModelWrapper | RandomModel, config: RunConfig) -> dict[
 
 
 def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
-    """Short hash of a task's data: ids, texts, targets, evidence, and size and first 64 KiB of every media file."""
+    """Short hash of a task's data: ids, texts, targets, evidence, and size and first 64 KiB of every media file and of
+    the subtitles."""
     digest = hashlib.sha256()
     marks = _Marks()
     for sample in samples:
@@ -90,6 +91,8 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         digest.update(repr(_columns(sample.doc)).encode())
         for medium in sample.media:
             digest.update(repr((marks[medium.path], medium.kind, medium.page, medium.span, medium.frames)).encode())
+            if medium.subtitles is not None:
+                digest.update(marks[medium.subtitles].encode())
     return digest.hexdigest()[:16]
 
 

@@ -24,7 +24,7 @@ class Media:
 
     `page` is the 0-based index of a PDF page (kind "page"). `span` limits a video to native frames
     [first, last); None means the whole file. `frames`: how many frames a video gives, evenly, where the run does not
-    say.
+    say. `subtitles`: path of its .srt file, for prompts that show them (core_bench/subtitles.py).
     """
 
     kind: MediaKind
@@ -32,6 +32,7 @@ class Media:
     page: int | None = None
     span: tuple[int, int] | None = None
     frames: int | None = None
+    subtitles: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

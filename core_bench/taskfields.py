@@ -97,8 +97,13 @@ def media_of(source: Any, doc: Doc, base: Path, frames: int | None = None) -> tu
     for medium in found:
         if "://" in medium.path:
             raise SampleError(f"media: {medium.path}: expected a file on this machine (nothing is downloaded)")
-    placed = [replace(medium, path=str(base / medium.path)) for medium in found]
+    placed = [_placed(medium, base) for medium in found]
     return tuple(_with_frames(medium, frames) for medium in placed), str(found[0].path)
+
+
+def _placed(medium: Media, base: Path) -> Media:
+    subtitles = None if medium.subtitles is None else str(base / medium.subtitles)
+    return replace(medium, path=str(base / medium.path), subtitles=subtitles)
 
 
 def _with_frames(medium: Media, frames: int | None) -> Media:

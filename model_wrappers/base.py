@@ -26,6 +26,7 @@ from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.chat import ChatPrompts
 from core_bench.model_wrappers.loading import check_agreement, content_hash, load_model, load_processor, pin_revision
 from core_bench.schema import Prepared, Sample, TokenMap
+from core_bench.subtitles import with_subtitles
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p")
 _PROCESSING = (
@@ -111,6 +112,7 @@ class ModelWrapper(ChatPrompts, ABC):
         visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
         if noise_seed is not None:
             visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
+        sample = with_subtitles(sample, visuals)
         chat = self.render_chat(sample, [{"type": "image" if v.kind == "picture" else "video"} for v in visuals])
         call: dict[str, Any] = {
             "images": [visual.pictures[0] for visual in visuals if visual.kind == "picture"],

@@ -12,6 +12,7 @@ from PIL import Image
 from core_bench.errors import UserError
 from core_bench.media import load_image, load_page
 from core_bench.schema import Media, Sample
+from core_bench.subtitles import SUBTITLES_HERE
 
 Messages = Sequence[Mapping[str, Any]]
 # Generation is greedy: settings that ask for it are accepted, settings that ask for anything else are refused.
@@ -50,8 +51,10 @@ def sample_of(messages: Messages, *, task: str, name: str, folder: Path) -> Samp
 def messages_of(sample: Sample) -> list[dict[str, Any]]:
     """A sample as messages for any chat model: pictures and pages in memory, videos by path. `prime` has no place here.
 
-    Raises UserError for a part of a video, which only our own models read.
+    Raises UserError for a part of a video and for subtitles of the sampled frames, which only our own models read.
     """
+    if SUBTITLES_HERE in sample.prompt:
+        raise UserError(f"{sample.task}: shows the subtitles of the sampled frames, which only the core_ models know")
     content: list[dict[str, Any]] = []
     for medium in sample.media:
         if medium.span is not None:
