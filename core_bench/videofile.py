@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import os
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -244,21 +244,21 @@ def _by_stamp(path: str, wanted: Sequence[int], keys: Sequence[int]) -> dict[int
     decoding starts at the key frame before each; without, at the file's start."""
     kept: dict[int, Image.Image] = {}
     with _open_video(path) as (container, stream):
-        frames, start, position = container.decode(stream), None, None
+        frames, start, position = _with_state(container.decode(stream)), None, None
         for stamp in wanted:
             place = bisect_right(keys, stamp)
             if place and (position is None or keys[place - 1] > position):
                 start = keys[place - 1]
                 container.seek(start, stream=stream)
-                frames = container.decode(stream)
+                frames = _with_state(container.decode(stream))
             # Frames before the start of an open group of pictures refer to some that were not decoded.
             if position is None or position < stamp:
-                for frame in frames:
-                    position = frame.pts
+                for shown in frames:
+                    position = shown.frame.pts
                     if position is not None and position >= stamp:
                         break
-            if position == stamp and (start is None or stamp >= start) and not frame.is_corrupt:
-                kept[stamp] = _displayed(frame, stream, path)
+            if position == stamp and (start is None or stamp >= start) and shown.sound:
+                kept[stamp] = _displayed(shown.frame, stream, path)
     return kept
 
 
@@ -266,12 +266,27 @@ def _by_number(path: str, wanted: set[int]) -> dict[int, Image.Image]:
     """The wanted frames of a file without time stamps, counted from its start."""
     kept: dict[int, Image.Image] = {}
     with _open_video(path) as (container, stream):
-        for number, frame in enumerate(container.decode(stream)):
-            if number in wanted and not frame.is_corrupt:
-                kept[number] = _displayed(frame, stream, path)
+        for number, shown in enumerate(_with_state(container.decode(stream))):
+            if number in wanted and shown.sound:
+                kept[number] = _displayed(shown.frame, stream, path)
             if number == max(wanted):
                 break
     return kept
+
+
+class _Shown(NamedTuple):
+    """A decoded frame, and whether nothing it builds on is missing."""
+
+    frame: av.VideoFrame
+    sound: bool
+
+
+def _with_state(frames: Iterable[av.VideoFrame]) -> Iterator[_Shown]:
+    """FFmpeg marks the frame in which data is missing, but not those after it, which build on it until a key frame."""
+    sound = True
+    for frame in frames:
+        sound = not frame.is_corrupt and (sound or bool(frame.key_frame))
+        yield _Shown(frame, sound)
 
 
 # PyAV 19 reads metadata only when asked and has no such option; older ones decode it on opening, where odd bytes raise.

@@ -164,6 +164,7 @@ def test_pixels_without_a_white_are_refused(tmp_path: Path, kind: type) -> None:
         load_image(str(path))
 
 
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")  # Pillow's, of what it makes do with
 @settings(max_examples=150, deadline=None)
 @given(
     ending=st.sampled_from(["png", "jpg", "gif", "webp", "tif", "bmp"]),

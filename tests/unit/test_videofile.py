@@ -59,10 +59,13 @@ def write(
     return str(path)
 
 
-def h264(path: Path, n: int = 60, **more: Any) -> str:
-    """Six groups of pictures, with frames that refer to later ones."""
-    params = {"x264-params": "keyint=10:min-keyint=10:scenecut=0:bframes=2:b-adapt=0:open-gop=1"}
-    return write(path, moving(n), codec="libx264", options={"preset": "veryfast", "qp": "18", **params}, **more)
+GROUPS = "keyint=10:min-keyint=10:scenecut=0:bframes=2:b-adapt=0:open-gop=1"
+
+
+def h264(path: Path, n: int = 60, params: str = GROUPS, **more: Any) -> str:
+    """By default six groups of pictures, with frames that refer to later ones, also of the next group."""
+    options = {"preset": "veryfast", "qp": "18", "x264-params": params}
+    return write(path, moving(n), codec="libx264", options=options, **more)
 
 
 def decoded(path: str) -> list[Pixels]:
@@ -255,6 +258,33 @@ def test_damage_in_the_middle_is_never_shown(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(read_frames(str(path), [3])[0]), expected[3])
     with pytest.raises(SampleError, match=r"hole\.mp4: "):
         read_frames(str(path), range(60))
+
+
+def test_what_follows_damage_is_not_shown_either(tmp_path: Path) -> None:
+    """FFmpeg marks the damaged frame alone and decodes on from it, to the next key frame."""
+    path = h264(tmp_path / "whole.mkv", params="keyint=40:min-keyint=40:scenecut=0:bframes=0")
+    hole = tmp_path / "hole.mkv"
+    with av.open(path) as old, av.open(str(hole), "w") as new:
+        stream = new.add_stream_from_template(old.streams.video[0])
+        for number, packet in enumerate(old.demux(old.streams.video[0])):
+            if packet.dts is None:
+                continue
+            content = bytes(packet)
+            if number == 30:
+                content = content[: len(content) // 2] + bytes(len(content) - len(content) // 2)
+            copy = av.Packet(content)
+            copy.pts, copy.dts, copy.time_base = packet.pts, packet.dts, packet.time_base
+            copy.is_keyframe, copy.stream = packet.is_keyframe, stream
+            new.mux(copy)
+    with av.open(str(hole)) as container:
+        marked = [number for number, frame in enumerate(container.decode(video=0)) if frame.is_corrupt]
+    assert marked == [30]
+    expected = decoded(path)
+    for index in (29, 40, 59):
+        assert np.array_equal(np.asarray(read_frames(str(hole), [index])[0]), expected[index])
+    for index in (30, 31, 39):
+        with pytest.raises(SampleError, match=rf"hole\.mkv: frame {index} \(at .* s\) cannot be decoded"):
+            read_frames(str(hole), [index])
 
 
 @pytest.mark.parametrize("ending", ["avi", "mpg", "ts", "gif", "mov"])
