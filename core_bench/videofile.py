@@ -66,7 +66,7 @@ class VideoInfo:
             if stamps is not None and stream.time_base:
                 times = np.asarray(stamps.frames, dtype=np.float64) * float(stream.time_base)
                 self.seconds = times - times[0]
-            self.steady = self.seconds is None or _is_steady(self.seconds)
+            self.steady = self.seconds is None or _is_steady(self.seconds, self.fps)
 
     def second(self, index: int) -> float:
         """When a frame is shown, from the first one."""
@@ -140,13 +140,20 @@ def sample_indices(
         raise SampleError(f"frames [{first}, {last}) asked for, the video has {n_frames}")
     available = last - first
     if fps_wanted is not None:
-        frames = max(1, round(available / fps * fps_wanted))
+        lasting = available / fps if seconds is None else _lasting(seconds[first:last], fps)
+        frames = max(1, round(lasting * fps_wanted))
     count = available if frames is None else min(frames, available)
     if seconds is not None and count < available:
         return _on_screen(seconds[first:last], first, count)
     if count == 1:
         return [first + (available - 1) // 2]
     return [int(index) for index in np.linspace(first, last - 1, count).round()]
+
+
+def _lasting(seconds: Sequence[float] | NDArray[np.float64], fps: float) -> float:
+    """How long frames are shown in all, the last one for as long as the others on average."""
+    steps = len(seconds) - 1
+    return (float(seconds[-1]) - float(seconds[0])) * (steps + 1) / steps if steps else 1 / fps
 
 
 def _on_screen(seconds: Sequence[float] | NDArray[np.float64], first: int, count: int) -> list[int]:
@@ -158,12 +165,9 @@ def _on_screen(seconds: Sequence[float] | NDArray[np.float64], first: int, count
     return [first + int(place) for place in np.unique(places)]
 
 
-def _is_steady(seconds: NDArray[np.float64]) -> bool:
-    """Whether the frames lie on an even grid from first to last, to half a step."""
-    if len(seconds) < 3:
-        return True
-    even = np.linspace(seconds[0], seconds[-1], len(seconds))
-    return bool(np.abs(seconds - even).max() <= (even[1] - even[0]) / 2)
+def _is_steady(seconds: NDArray[np.float64], fps: float) -> bool:
+    """Whether frame n is shown at n / fps, to half a frame: headers name rates that a file does not keep."""
+    return bool(np.abs(seconds * fps - np.arange(len(seconds))).max() <= 0.5)
 
 
 def _stamps(path: str) -> tuple[_Stamps | None, int]:

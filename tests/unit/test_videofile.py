@@ -91,6 +91,8 @@ def test_a_variable_rate_is_sampled_by_time(tmp_path: Path) -> None:
     assert visual.fps is not None
     assert [visual.tick(frame) / visual.fps for frame in visual.frames] == pytest.approx(visual.seconds)
     assert read_visual(Media(kind="video", path=path), frames=1).frames == (10,), "in the middle of the time"
+    by_rate = read_visual(Media(kind="video", path=path), fps=0.5)
+    assert by_rate.frames == visual.frames, "10.4 seconds at one frame in two: five instants"
     whole = read_visual(Media(kind="video", path=path), frames=99)
     assert whole.frames == tuple(range(20))
 
@@ -102,6 +104,18 @@ def test_a_constant_rate_is_sampled_by_number(tmp_path: Path) -> None:
     assert visual.seconds == pytest.approx((0, 0.5, 1.0, 1.4, 1.9))
     assert [visual.tick(frame) for frame in visual.frames] == [0, 5, 10, 14, 19]
     assert not visual.ticks
+
+
+def test_a_rate_that_the_file_does_not_keep(tmp_path: Path) -> None:
+    """Even frames, five a second, in a file whose header says ten."""
+    path = write(tmp_path / "slow.mkv", moving(20), pts=range(0, 40, 2))
+    info = video_info(path)
+    assert info.fps == 10
+    assert not info.steady
+    visual = read_visual(Media(kind="video", path=path), frames=4)
+    assert visual.seconds == pytest.approx([frame / 5 for frame in visual.frames])
+    assert [visual.tick(frame) / 10 for frame in visual.frames] == pytest.approx(visual.seconds)
+    assert len(read_visual(Media(kind="video", path=path), fps=2.0).frames) == 8
 
 
 @settings(max_examples=200, deadline=None)
