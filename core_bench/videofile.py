@@ -80,7 +80,7 @@ def video_info(path: str) -> VideoInfo:
     return _cached_info(path, state.st_size, state.st_mtime_ns)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=8)  # the times of an hour's frames take megabytes
 def _cached_info(path: str, size: int, changed: int) -> VideoInfo:
     return VideoInfo(path)
 
@@ -172,6 +172,7 @@ def _is_steady(seconds: NDArray[np.float64], fps: float) -> bool:
 
 def _stamps(path: str) -> tuple[_Stamps | None, int]:
     """The frames' time stamps, None where they have none or not one each, and how many frames there are."""
+    _refuse_cut(path)
     frames, keys, n = _of_packets(path)
     if n and len(set(frames)) == len(frames) == n:
         return _Stamps(tuple(sorted(frames)), tuple(sorted(keys))), n
@@ -203,13 +204,14 @@ def _of_packets(path: str) -> tuple[list[int], list[int], int]:
                 if packet.is_keyframe:
                     keys.append(packet.pts)
         if stored < stream.frames:
+            if "mp4" not in container.format.name:  # AVI counts frames that were dropped
+                return [], [], 0
             raise SampleError(f"{path}: cut short: {stored} of the {stream.frames} frames of its header are there")
     return frames, keys, shown
 
 
 def _of_frames(path: str) -> tuple[list[int], list[int], int]:
     """Time stamps of all frames, of key frames, and the number of frames, by decoding all of them."""
-    _refuse_cut(path)
     with _open_video(path) as (container, stream):
         found = [(frame.pts, frame.key_frame) for frame in container.decode(stream)]
     frames = [pts for pts, _ in found if pts is not None]
@@ -217,22 +219,26 @@ def _of_frames(path: str) -> tuple[list[int], list[int], int]:
 
 
 def _refuse_cut(path: str) -> None:
-    """SampleError for a Matroska or WebM file that ends before its segment does: its header counts no frames.
+    """SampleError for a Matroska, WebM or AVI file that ends before its outermost element does: these may not say how
+    many frames there are.
 
-    Source: RFC 8794, 4 (sizes), and RFC 9559, 5.1.1 (the segment follows the EBML header).
+    Sources: RFC 8794, 4 (sizes), and RFC 9559, 5.1.1 (the segment follows the EBML header); Microsoft's AVI RIFF file
+    reference (a chunk's size follows its name).
     """
     with open(path, "rb") as file:
         head = file.read(4096)
-    if not head.startswith(_EBML):
-        return
-    length, at = _ebml_size(head, len(_EBML))
-    at += length or 0
-    if head[at : at + len(_SEGMENT)] != _SEGMENT:
-        return
-    length, at = _ebml_size(head, at + len(_SEGMENT))
+    declared = 0
+    if head.startswith(b"RIFF"):
+        declared = 8 + int.from_bytes(head[4:8], "little")
+    elif head.startswith(_EBML):
+        length, at = _ebml_size(head, len(_EBML))
+        at += length or 0
+        if head[at : at + len(_SEGMENT)] == _SEGMENT:
+            length, at = _ebml_size(head, at + len(_SEGMENT))
+            declared = 0 if length is None else at + length
     there = os.path.getsize(path)
-    if length is not None and at + length > there:
-        raise SampleError(f"{path}: cut short: {there} of the {at + length} bytes of its header are there")
+    if declared > there:
+        raise SampleError(f"{path}: cut short: {there} of the {declared} bytes of its header are there")
 
 
 def _ebml_size(data: bytes, at: int) -> tuple[int | None, int]:

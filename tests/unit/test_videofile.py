@@ -243,7 +243,7 @@ def cut(path: str, share: float) -> str:
     return str(shorter)
 
 
-@pytest.mark.parametrize(("ending", "unit"), [("mp4", "frames"), ("mkv", "bytes")])
+@pytest.mark.parametrize(("ending", "unit"), [("mp4", "frames"), ("mkv", "bytes"), ("avi", "bytes")])
 def test_a_file_that_is_cut_short_says_so(tmp_path: Path, ending: str, unit: str) -> None:
     fast = {"movflags": "faststart"} if ending == "mp4" else None
     path = h264(tmp_path / f"whole.{ending}", container_options=fast)
