@@ -160,8 +160,8 @@ def test_the_same_command_gives_the_same_record(bench: Bench, task: Path) -> Non
 
 def test_generated_task_with_controls(bench: Bench, generated: Path, cache: Path) -> None:
     """Heads are detected first, on generated data too; said, cached and found again; controls beside the arms."""
-    flags = ("--tasks", "core_refcocog_tiny", "--limit", "2", "--data-dir", generated)
-    flags += ("--ablate", "top:5%", "--max-new-tokens", "1")
+    data = ("--tasks", "core_refcocog_tiny", "--limit", "2", "--data-dir", generated)
+    flags = (*data, "--ablate", "top:5%", "--max-new-tokens", "1")
     first = bench("ablate", *flags)
     assert first.code == 0
     assert any("no table fits this checkpoint, so they are detected first" in line for line in first.said)
