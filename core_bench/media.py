@@ -5,9 +5,11 @@ Every reader returns 8-bit RGB pictures and raises `SampleError` with one line t
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -19,8 +21,8 @@ from core_bench.schema import Media
 from core_bench.videofile import VideoInfo, first_line, must_exist, read_frames, sample_indices, video_info
 
 __all__ = [
-    "DEFAULT_FRAMES", "PAGE_DPI", "VideoInfo", "Visual", "load_image", "load_page", "read_frames", "read_visual",
-    "sample_indices",
+    "DEFAULT_FRAMES", "PAGE_DPI", "VideoInfo", "Visual", "load_image", "load_page", "page_sizes", "read_frames",
+    "read_visual", "sample_indices",
 ]  # fmt: skip
 
 PAGE_DPI = 144
@@ -117,6 +119,27 @@ def load_image(path: str) -> Image.Image:
         white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
         picture = Image.alpha_composite(white, picture)
     return picture.convert("RGB")
+
+
+def page_sizes(path: str | os.PathLike[str]) -> tuple[tuple[float, float], ...]:
+    """Width and height in points of every page of a PDF; a file is opened once while it stays as it is.
+
+    Raises SampleError for a missing, encrypted or unreadable document.
+    """
+    try:
+        state = os.stat(path)
+    except OSError as error:
+        raise SampleError(f"{path}: not a readable PDF ({error.strerror})") from error
+    return _page_sizes(os.fspath(path), state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=512)
+def _page_sizes(path: str, size: int, changed: int) -> tuple[tuple[float, float], ...]:
+    try:
+        with pypdfium2.PdfDocument(path) as document:
+            return tuple(document.get_page_size(page) for page in range(len(document)))
+    except (pypdfium2.PdfiumError, OSError) as error:
+        raise SampleError(f"{path}: not a readable PDF ({error})") from error
 
 
 def load_page(path: str, page: int, dpi: int = PAGE_DPI) -> Image.Image:

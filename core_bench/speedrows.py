@@ -6,7 +6,6 @@ compile_ms. Times are medians; spread is the interquartile range of the paired s
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import os
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
+from core_bench import stats
 from core_bench.errors import UserError
 from core_bench.probes import synchronize
 from core_bench.stats import median_iqr
@@ -60,15 +60,10 @@ def measured(dense: Sequence[float], times: Sequence[float], bound: float) -> Ro
 
 def break_even(rows: Sequence[Row]) -> dict[tuple[str, str], int | None]:
     """(heads, impl) -> the shortest length from which on every measured length is faster than dense; None if none."""
-    by_key: dict[tuple[str, str], list[Row]] = {}
+    by_key: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for row in rows:
-        by_key.setdefault((row["heads"], row["impl"]), []).append(row)
-    found: dict[tuple[str, str], int | None] = {}
-    for key, own in by_key.items():
-        own.sort(key=lambda row: row["tokens"], reverse=True)
-        faster = list(itertools.takewhile(lambda row: row["speedup"] > 1, own))
-        found[key] = faster[-1]["tokens"] if faster else None
-    return found
+        by_key.setdefault((row["heads"], row["impl"]), []).append((row["tokens"], row["speedup"]))
+    return {key: stats.break_even(speedups) for key, speedups in by_key.items()}
 
 
 def render(title: str, rows: Sequence[Row], columns: Sequence[Column], notes: Sequence[str]) -> str:

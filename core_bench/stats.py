@@ -6,8 +6,9 @@ hold). With G clusters, intervals use Student's t with G - 1 degrees of freedom.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -140,6 +141,14 @@ def f1(
         return Delta(value=value, stderr=None, ci95=None, n=len(ids))
     half = _t975(_codes(groups)[1] - 1) * stderr
     return Delta(value=value, stderr=stderr, ci95=(max(value - half, 0.0), min(value + half, 1.0)), n=len(ids))
+
+
+def break_even(speedups: Iterable[tuple[int, float]]) -> int | None:
+    """From pairs (length, speed-up): the shortest length from which on every one is faster; None if the longest is
+    not."""
+    longest_first = sorted(speedups, reverse=True)
+    faster = list(itertools.takewhile(lambda pair: pair[1] > 1, longest_first))
+    return faster[-1][0] if faster else None
 
 
 def median_iqr(values: Sequence[float]) -> tuple[float, float]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from typing import Any
 
 JSON = dict[str, Any]
 TOP_ROWS = 10
+MOST_NAMED = 40  # heads named one by one
 
 
 def render_tables(record: JSON) -> str:
@@ -74,6 +76,12 @@ def times(speedup: JSON | None) -> str:
     interval = speedup["ci95"]
     same = interval is not None and interval[0] <= 1 <= interval[1]
     return f"{speedup['value']:.2f}x{_interval(interval, 1, 2)}{' (none)' if same else ''}"
+
+
+def named_heads(heads: Sequence[Sequence[int]]) -> str:
+    """ "(0, 6) (0, 7)"; of many the first ones and how many more."""
+    named = " ".join(f"({layer}, {head})" for layer, head in heads[:MOST_NAMED])
+    return named if len(heads) <= MOST_NAMED else f"{named} and {len(heads) - MOST_NAMED} more"
 
 
 def arm_plans(arm: JSON) -> list[JSON]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core_bench import authorfiles
-from core_bench.errors import UserError
+from core_bench.errors import UserError, one_line
 from core_bench.taskfile import FunctionRef, YamlMap
 
 # What a function meets in a row that is not as it expected; anything else is a bug and shows its traceback.
@@ -170,7 +170,7 @@ def _parquet_batches(file: Path) -> Iterator[list[Doc]]:
     except UnicodeDecodeError as error:
         raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start} of a cell") from None
     except (OSError, pyarrow.ArrowException) as error:
-        raise UserError(f"dataset_path: expected a Parquet file, got {file}: {' '.join(str(error).split())}") from None
+        raise UserError(f"dataset_path: expected a Parquet file, got {file}: {one_line(error)}") from None
 
 
 def _hub_or_advice(keys: YamlMap, core: YamlMap, split: str, limit: int | None) -> Rows:
@@ -227,7 +227,7 @@ def _from_hub(
         try:
             table = datasets.load_dataset(name, keys.get("dataset_name"), split=split, **options)
         except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-            reason = " ".join(str(error).split())[:300]
+            reason = one_line(error)[:300]
             raise UserError(f"{place}: cannot load the data set {path!r}, split {split!r}: {reason}") from error
         if keys.get("process_docs") is not None and not processed_later:
             table = keys["process_docs"].resolve()(table)

@@ -16,12 +16,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import pypdfium2
-
 from core_bench.bundled.words import COLORS
 from core_bench.errors import SampleError
 from core_bench.instructions import ONE_WORD
-from core_bench.media import PAGE_DPI
+from core_bench.media import PAGE_DPI, page_sizes
 from core_bench.metrics import known_answer
 from core_bench.schema import Box, Media, Region
 from core_bench.scoring_mmdocir import LAYOUT_KS, PAGE_KS, layout_recall, page_recall, read_ranking
@@ -156,25 +154,11 @@ def _in_pixels(bbox: Sequence[float], page_size: Sequence[float], rendered: tupl
 
 def _rendered_size(path: Path, page: int) -> tuple[int, int]:
     """Width and height in pixels of a page as it is shown."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise SampleError(f"{path}: not a readable PDF ({error.strerror})") from error
-    sizes = _page_sizes(path, state.st_size, state.st_mtime_ns)
+    sizes = page_sizes(path)
     if not 0 <= page < len(sizes):
         raise SampleError(f"{path}: evidence on page {page}, the document has {len(sizes)} pages (0-based)")
     width, height = sizes[page]
     return math.ceil(width * PAGE_DPI / _POINTS_PER_INCH), math.ceil(height * PAGE_DPI / _POINTS_PER_INCH)
-
-
-@lru_cache(maxsize=64)
-def _page_sizes(path: Path, size: int, changed: int) -> list[tuple[float, float]]:
-    """Width and height in points of every page; a file is opened once while it stays as it is."""
-    try:
-        with pypdfium2.PdfDocument(path) as document:
-            return [document.get_page_size(page) for page in range(len(document))]
-    except (pypdfium2.PdfiumError, OSError) as error:
-        raise SampleError(f"{path}: not a readable PDF ({error})") from error
 
 
 def prompt(doc: Mapping[str, Any]) -> str:

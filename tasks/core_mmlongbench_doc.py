@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import pypdfium2
-
-from core_bench.errors import SampleError
 from core_bench.instructions import MMLONGBENCH_DOC, NOT_ANSWERABLE
+from core_bench.media import page_sizes
 from core_bench.schema import Media, Region
 from core_bench.scoring_mmlongbench import extract, score
 
@@ -57,7 +54,7 @@ def defects(doc: Mapping[str, Any], base: Path) -> list[str]:
     found = []
     if 0 in pages:
         found.append("name page 0, pages count from 1 (no evidence)")
-    if any(page > _pages(base / _file(doc, base)) for page in pages):
+    if any(page > len(page_sizes(base / _file(doc, base))) for page in pages):
         found.append("name a page beyond the document (no evidence)")
     if not pages and doc["answer"] != NOT_ANSWERABLE:
         found.append("have an answer and no page of evidence (no evidence)")
@@ -74,25 +71,7 @@ def _file(doc: Mapping[str, Any], base: Path) -> str:
 
 
 def _pages_shown(path: Path) -> int:
-    return min(_pages(path), MOST_PAGES)
-
-
-def _pages(path: Path) -> int:
-    """How many pages a PDF file has; a file is opened once while it stays as it is."""
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise SampleError(f"{path}: not a readable PDF ({error.strerror})") from error
-    return _count(path, state.st_size, state.st_mtime_ns)
-
-
-@lru_cache(maxsize=512)
-def _count(path: Path, size: int, changed: int) -> int:
-    try:
-        with pypdfium2.PdfDocument(path) as document:
-            return len(document)
-    except (pypdfium2.PdfiumError, OSError) as error:
-        raise SampleError(f"{path}: not a readable PDF ({error})") from error
+    return min(len(page_sizes(path)), MOST_PAGES)
 
 
 def prompt(doc: Mapping[str, Any]) -> str:

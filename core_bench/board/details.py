@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from core_bench.board.rows import BASELINES, is_bundled, place
-from core_bench.tables import arm_plans, headline_metric, is_partial, run_notes
+from core_bench.board.rows import BASELINES, command, hardware, is_bundled, place
+from core_bench.tables import arm_plans, headline_metric, is_partial, named_heads, run_notes
 
 JSON = dict[str, Any]
-MOST_HEADS = 40  # named one by one
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,11 @@ def facts(record: JSON) -> list[tuple[str, str]]:
     run, environment = record["run"], record["environment"]
     heads = run.get("heads") or {}
     told = [
-        ("command", " ".join(map(place, run["command"].split()))),
+        ("command", command(run)),
         ("checkpoint", f"{place(run['checkpoint'])}, content {run['checkpoint_hash']}"),
         ("revision", run.get("revision")),
         ("seed", str(run["seed"])),
-        ("device", f"{environment['device']}, {environment['threads']} threads, {environment['dtype']}"),
+        ("device", hardware(environment)),
         ("attention", environment["attention"]),
         ("versions", ", ".join(f"{name} {version}" for name, version in environment["versions"].items())),
         ("commit", environment["commit"]),
@@ -89,17 +88,11 @@ def _plans(record: JSON) -> dict[str, str]:
 def _plan(plan: JSON) -> str:
     parts = []
     if plan.get("off"):  # all others are full
-        parts.append(f"{plan.get('off_kind') or 'off'} {_heads(plan['off'])}")
+        parts.append(f"{plan.get('off_kind') or 'off'} {named_heads(plan['off'])}")
     elif plan.get("full"):
-        parts.append(f"full {_heads(plan['full'])}")
+        parts.append(f"full {named_heads(plan['full'])}")
     if plan.get("window") is not None:
         parts.append(f"others window {plan['window']}, sink {plan.get('sink')}")
     if plan.get("hold"):
         parts.append(f"holds in {'prefill' if plan['hold'] == 'prefill' else 'prefill and decoding'}")
     return ", ".join(parts) or "every head streams"
-
-
-def _heads(heads: list[list[int]]) -> str:
-    """ "(0, 6) (0, 7)"; of many the first ones and how many more."""
-    named = " ".join(f"({layer}, {head})" for layer, head in heads[:MOST_HEADS])
-    return named if len(heads) <= MOST_HEADS else f"{named} and {len(heads) - MOST_HEADS} more"

@@ -118,9 +118,23 @@ def place(name: str) -> str:
     return path.name if path.is_absolute() else name
 
 
+def command(run: JSON) -> str:
+    """What was typed, paths as `place` gives them."""
+    return " ".join(map(place, run["command"].split()))
+
+
+def checkpoint(run: JSON) -> str:
+    """Its name and the start of the hash of its content."""
+    return f"{place(run['checkpoint'])} ({short_hash(run['checkpoint_hash'])})"
+
+
+def hardware(environment: JSON) -> str:
+    """What the run had to compute with."""
+    return f"{environment['device']}, {environment['threads']} threads, {environment['dtype']}"
+
+
 def _who(record: JSON) -> tuple[str, str]:
-    run = record["run"]
-    return run["model"], f"{place(run['checkpoint'])} ({short_hash(run['checkpoint_hash'])})"
+    return record["run"]["model"], checkpoint(record["run"])
 
 
 def _setup(record: JSON) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from core_bench.board.consistency import DETECT, first_difference
 from core_bench.board.ramtables import ram_table
-from core_bench.errors import UserError
+from core_bench.errors import UserError, one_line
 from core_bench.heads import HeadScores
 from core_bench.results import verify_record
 from core_bench.runfolder import RECORD, SAMPLES, Row, load_record, load_rows
@@ -47,8 +47,15 @@ def earlier(board: Path, run_id: str) -> list[Path]:
 
 
 def load_run(folder: Path) -> dict[str, Any]:
-    """The record of a run, checked against its schema, its samples and its head tables. UserError names file and
-    field."""
+    """The record of a run, checked as in `load_run_and_rows`."""
+    return load_run_and_rows(folder)[0]
+
+
+def load_run_and_rows(folder: Path) -> tuple[dict[str, Any], list[Row]]:
+    """The record of a run, checked against its schema, its samples and its head tables, and the rows of these.
+
+    UserError names file and field.
+    """
     try:
         for name in (RECORD, SAMPLES):
             if not (folder / name).is_file():
@@ -61,9 +68,9 @@ def load_run(folder: Path) -> dict[str, Any]:
     try:
         verify_record(record, rows)
     except (ValueError, ArithmeticError) as error:  # numbers may be too large to add up
-        raise UserError(f"{folder / RECORD}: {' '.join(str(error).split())}") from None
+        raise UserError(f"{folder / RECORD}: {one_line(error)}") from None
     _check_tables(folder, record, rows)
-    return record
+    return record, rows
 
 
 def _check_tables(folder: Path, record: dict[str, Any], rows: Sequence[Row]) -> None:

@@ -31,10 +31,10 @@ from core_bench.report.figure import (
 from core_bench.report.inputs import Detection
 from core_bench.stability import SHARE, stability
 from core_bench.stats import Floats, spearman
+from core_bench.tables import named_heads
 
 JSON = dict[str, Any]
 TARGETS = (0.9, 0.95)
-MOST_NAMED = 40
 BEYOND = 8  # times the measured samples, as far as the extrapolation is drawn
 NO_SAMPLES = "only head tables are known of {}: no interval and no split halves without its samples"
 
@@ -94,11 +94,9 @@ def _shared_notes(detection: Detection) -> list[str]:
             continue
         heads = sorted(set.intersection(*(one for one in sets if one is not None)))
         expected, p = shared_by_chance(size, k, len(tables), len(heads))
-        named = " ".join(f"({layer}, {head})" for layer, head in heads[:MOST_NAMED]) or "-"
-        more = f" and {len(heads) - MOST_NAMED} more" if len(heads) > MOST_NAMED else ""
         notes.append(
-            f"in the top {SHARE} by {name} ({k} of {size} heads) of every task: {len(heads)} heads, {named}{more}; "
-            f"by chance {expected:.2g}, so many or more with p = {p:.2g}"
+            f"in the top {SHARE} by {name} ({k} of {size} heads) of every task: {len(heads)} heads, "
+            f"{named_heads(heads) or '-'}; by chance {expected:.2g}, so many or more with p = {p:.2g}"
         )
     return notes
 

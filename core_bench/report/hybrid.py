@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 
+from core_bench.board.rows import hardware
 from core_bench.report.arms import changed, changed_cells, changed_numbers, notes_of, percent
 from core_bench.report.figure import (
     COLOURS,
@@ -103,8 +104,7 @@ def _point(trial: Trial, task: str, arm: str, value: JSON, headline: tuple[str, 
 def hybrid(trial: Trial, name: str) -> Figure:
     """Of one run: speed is compared within it only."""
     found = points_of(trial)
-    environment = trial.record["environment"]
-    where = f"{environment['device']}, {environment['threads']} threads, {environment['dtype']}"
+    where = hardware(trial.record["environment"])
     window = _window(trial)
     return Figure(
         name=name,

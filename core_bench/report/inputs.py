@@ -12,11 +12,11 @@ import numpy as np
 
 from core_bench.board.consistency import DETECT
 from core_bench.board.rows import place
-from core_bench.board.runs import SIDECAR, load_run, run_folder
-from core_bench.errors import UserError
+from core_bench.board.runs import SIDECAR, load_run_and_rows, run_folder
+from core_bench.errors import UserError, one_line
 from core_bench.heads import HeadScores
 from core_bench.report.speedfile import SpeedFile, load_speed
-from core_bench.runfolder import RECORD, SAMPLES, Row, load_rows
+from core_bench.runfolder import RECORD, Row
 from core_bench.stats import Floats
 
 JSON = dict[str, Any]
@@ -69,13 +69,13 @@ def read_inputs(runs: Sequence[str]) -> Inputs:
             inputs.speeds.append(load_speed(path))
         elif (run_folder(path) / RECORD).is_file():
             folder = run_folder(path)
-            record = load_run(folder)
+            record, rows = load_run_and_rows(folder)
             run_id = record["run"]["id"]
             if run_id in seen:
                 raise UserError(f"{name}: the run id {run_id} is that of {seen[run_id]} too")
             seen[run_id] = name
             inputs.records.append(record)
-            _take(inputs, detections, sweeps, record, load_rows(folder / SAMPLES), name)
+            _take(inputs, detections, sweeps, record, rows, name)
         else:
             key, found = _tables_alone(path)
             _join(detections, key, found, name)
@@ -161,7 +161,7 @@ def _sidecar(path: Path) -> JSON:
             return found
         raise ValueError("not the sidecar of head tables")
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: cannot be read: {one_line(error)}") from None
 
 
 def _join(detections: dict[Any, Detection], key: Any, found: Detection, name: str) -> None:

@@ -10,10 +10,10 @@ from string import Template
 
 from tabulate import tabulate
 
-from core_bench.board.rows import is_bundled, place
+from core_bench.board.rows import checkpoint, command, hardware, is_bundled
 from core_bench.report.figure import Figure, Table
 from core_bench.report.inputs import Inputs
-from core_bench.tables import run_notes, short_hash
+from core_bench.tables import run_notes
 
 BUNDLED = (
     "Small models that come with the suite, on generated data, are among them: they show that mechanism and "
@@ -60,11 +60,9 @@ def _runs(inputs: Inputs) -> Table:
     rows: list[tuple[str | int | float | None, ...]] = []
     for record in inputs.records:
         run, environment = record["run"], record["environment"]
-        command = " ".join(map(place, run["command"].split()))
-        checkpoint = f"{place(run['checkpoint'])} ({short_hash(run['checkpoint_hash'])})"
-        device = f"{environment['device']}, {environment['threads']} threads, {environment['dtype']}"
         notes = "; ".join(run_notes(record)) or "-"
-        rows.append((run["id"], run["mode"], checkpoint, device, run["seed"], command, notes))
+        where = hardware(environment)
+        rows.append((run["id"], run["mode"], checkpoint(run), where, run["seed"], command(run), notes))
     for one in inputs.detections:
         if not one.runs:
             rows.append((f"head tables of {len(one.tables)} tasks", "detect", one.label, "-", "-", "-", "no samples"))

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure as Drawing
 
 from core_bench.report.figure import COLOURS, DASHES, GREY, MARKS, Cell, Figure, Table, panels
 from core_bench.report.speedfile import SpeedFile, SpeedRow
+from core_bench.stats import break_even
 
 KINDS = {"attention": "attention of one layer", "prefill": "prefill of the language model"}
 Key = tuple[str, str]  # heads, implementation
@@ -19,7 +20,7 @@ def speed(file: SpeedFile, name: str) -> Figure | None:
     if not lines:
         return None
     what = KINDS[file.rows[0].what]
-    even = {key: break_even(rows) for key, rows in lines.items()}
+    even = {key: break_even((row.tokens, row.speedup) for row in rows) for key, rows in lines.items()}
     return Figure(
         name=name,
         title=f"Speed against length: {file.label}",
@@ -47,17 +48,6 @@ def speed(file: SpeedFile, name: str) -> Figure | None:
             [_shown(key, rows, even[key]) for key, rows in lines.items()],
         ),
     )  # fmt: skip
-
-
-def break_even(rows: Sequence[SpeedRow]) -> int | None:
-    """The shortest length from which on every one is faster than dense, as `core_bench.speedrows.break_even` (which
-    needs torch); None if the longest is not. `rows` by length."""
-    found = None
-    for row in reversed(rows):
-        if row.speedup <= 1:
-            break
-        found = row.tokens
-    return found
 
 
 def _lines(rows: Sequence[SpeedRow]) -> dict[Key, list[SpeedRow]]:

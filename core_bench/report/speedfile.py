@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from core_bench.board.rows import place
-from core_bench.errors import UserError
+from core_bench.errors import UserError, one_line
 
 
 class SpeedRow(BaseModel):
@@ -62,7 +62,7 @@ def load_speed(path: Path) -> SpeedFile:
         field = ".".join(str(part) for part in first["loc"]) or "whole"
         raise UserError(f"{path}: not a file of speed --json: {field}: {first['msg']}") from None
     except ValueError as error:
-        raise UserError(f"{path}: not a file of speed --json: {' '.join(str(error).split())}") from None
+        raise UserError(f"{path}: not a file of speed --json: {one_line(error)}") from None
     for row in found.rows:
         if abs(row.speedup * row.ms / row.dense_ms - 1) > 1e-6:
             raise UserError(f"{path}: speedup of {row.tokens} tokens, {row.heads}: not dense_ms / ms")

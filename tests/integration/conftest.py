@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from core_bench import cli
+from core_bench.results import build_record
 
 TASK = """\
 task: pictures
@@ -115,6 +116,26 @@ def bench(checkpoint: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureF
         return Ended(code, printed.out, printed.err.splitlines(), folder)
 
     return run
+
+
+@pytest.fixture
+def dense_record() -> Callable[..., dict[str, Any]]:
+    """dense_record(task, headline, rows): the record of a finished dense run with these rows."""
+
+    def build(task: str, headline: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        run = {"id": "m-dense-0", "model": "m", "checkpoint": "c", "checkpoint_hash": "x", "mode": "dense", "seed": 0}
+        environment: dict[str, Any] = {"versions": {}, "commit": None, "device": "cpu", "threads": 1}
+        return build_record(
+            run={**run, "command": "", "settings": {}},
+            environment={**environment, "dtype": "float32", "attention": "sdpa"},
+            rows=rows,
+            plans={task: {"dense": {}}},
+            headline={task: headline},
+            baseline="dense",
+            complete=True,
+        )
+
+    return build
 
 
 @pytest.fixture

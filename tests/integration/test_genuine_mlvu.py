@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from core_bench.registry import known_tasks
-from core_bench.results import build_record
 from core_bench.schema import Sample
 from core_bench.tasks.core_mlvu import FOLDERS, TEST_TYPES
 from core_bench.taskspec import FailedSample, TaskSpec
@@ -164,7 +163,7 @@ def test_a_right_answer_scores_1_in_its_own_task(genuine: tuple[dict[str, list[A
 
 
 def test_m_avg_is_the_mean_over_tasks_and_stands_beside_that_over_questions(
-    genuine: tuple[dict[str, list[Any]], Path],
+    genuine: tuple[dict[str, list[Any]], Path], dense_record: Callable[..., dict[str, Any]]
 ) -> None:
     """Right in every question about plots and orders, wrong in all others."""
     samples, _ = parted(genuine[1])
@@ -178,27 +177,13 @@ def test_m_avg_is_the_mean_over_tasks_and_stands_beside_that_over_questions(
             {"task": DEV, "id": sample.id, "cluster": sample.cluster, "arm": "dense", "draw": None, "failure": None,
              "scores": score.scores, "groups": score.groups, "unparsed": score.unparsed}
         )  # fmt: skip
-    metrics = record_of(rows)["tasks"][DEV]["arms"]["dense"]["metrics"]
+    metrics = dense_record(DEV, "m_avg", rows)["tasks"][DEV]["arms"]["dense"]["metrics"]
     assert next(iter(metrics)) == "m_avg"
     assert metrics["m_avg"]["value"] == pytest.approx(2 / 7)
     assert metrics["accuracy"]["value"] == pytest.approx((scored["plotQA"] + scored["order"]) / 54)
     assert abs(metrics["accuracy"]["value"] - metrics["m_avg"]["value"]) > 0.005, "two different numbers"
     for kind in COUNTS:
         assert (metrics[f"accuracy_{kind}"]["value"], metrics[f"accuracy_{kind}"]["n"]) == (kind in right, scored[kind])
-
-
-def record_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    run = {"id": "m-dense-0", "model": "m", "checkpoint": "c", "checkpoint_hash": "x", "mode": "dense", "seed": 0}
-    environment: dict[str, Any] = {"versions": {}, "commit": None, "device": "cpu", "threads": 1, "dtype": "float32"}
-    return build_record(
-        run={**run, "command": "", "settings": {}},
-        environment={**environment, "attention": "sdpa"},
-        rows=rows,
-        plans={DEV: {"dense": {}}},
-        headline={DEV: "m_avg"},
-        baseline="dense",
-        complete=True,
-    )
 
 
 @pytest.mark.parametrize("inside", ["MLVU", "MLVU/MLVU", "."])

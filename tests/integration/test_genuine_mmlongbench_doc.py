@@ -17,7 +17,6 @@ import pypdfium2
 import pytest
 
 from core_bench.registry import known_tasks
-from core_bench.results import build_record
 from core_bench.schema import Region, Sample
 from core_bench.taskspec import FailedSample, TaskSpec
 
@@ -115,7 +114,9 @@ def test_a_true_answer_scores_1_and_an_answer_of_another_is_no_mistake(
         assert ("f1_recall" in right.scores) == (sample.target != "Not answerable")
 
 
-def test_the_record_holds_acc_and_the_official_f1(repo_root: Path, tmp_path: Path) -> None:
+def test_the_record_holds_acc_and_the_official_f1(
+    repo_root: Path, tmp_path: Path, dense_record: Callable[..., dict[str, Any]]
+) -> None:
     """F1 is no mean over samples: the record works it out of the two means."""
     cases = json.loads((repo_root / "tests/cases/mmlongbench_doc.json").read_text(encoding="utf-8"))["f1"]
     assert len(cases) >= 10
@@ -130,7 +131,7 @@ def test_the_record_holds_acc_and_the_official_f1(repo_root: Path, tmp_path: Pat
              "scores": spec().score(sample, reply).scores}
             for n, (sample, (_, reply)) in enumerate(zip(samples, case["said"], strict=True))
         ]  # fmt: skip
-        metrics = record_of(lines)["tasks"][TASK]["arms"]["dense"]["metrics"]
+        metrics = dense_record(TASK, "acc", lines)["tasks"][TASK]["arms"]["dense"]["metrics"]
         assert metrics["acc"]["value"] == pytest.approx(case["acc"]), case
         if "f1" in metrics:
             assert metrics["f1"]["value"] == pytest.approx(case["f1"]), case
@@ -148,20 +149,6 @@ def test_the_record_says_how_answers_were_read(tmp_path: Path, bench: Callable[.
     [told] = [line for line in ended.said if "defective" in line]
     assert "1 name page 0" in told
     assert next(iter(ended.record["tasks"][TASK]["arms"]["dense"]["metrics"])) == "acc"
-
-
-def record_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    run = {"id": "m-dense-0", "model": "m", "checkpoint": "c", "checkpoint_hash": "x", "mode": "dense", "seed": 0}
-    environment: dict[str, Any] = {"versions": {}, "commit": None, "device": "cpu", "threads": 1, "dtype": "float32"}
-    return build_record(
-        run={**run, "command": "", "settings": {}},
-        environment={**environment, "attention": "sdpa"},
-        rows=rows,
-        plans={TASK: {"dense": {}}},
-        headline={TASK: "acc"},
-        baseline="dense",
-        complete=True,
-    )
 
 
 @pytest.mark.parametrize("layout", ["data/documents", "documents"])

@@ -11,12 +11,7 @@ import pytest
 
 from core_bench.board import build
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (tests/SKIPS.md)")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.page,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (tests/SKIPS.md)"),
-]
+pytestmark = pytest.mark.page
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +21,6 @@ def board(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
     shutil.copytree(repo_root / "leaderboard" / "results", folder / "results")
     assert build(str(folder)) == 0
     return folder / "index.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,7 @@ import pytest
 
 from core_bench.report import run_report
 
-playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright (tests/SKIPS.md)")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = [
-    pytest.mark.page,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (tests/SKIPS.md)"),
-]
+pytestmark = pytest.mark.page
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +19,6 @@ def report(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Path:
     runs = sorted((repo_root / "leaderboard" / "results").glob("[!.]*/"))
     assert run_report([str(run) for run in runs], str(out)) == 0
     return out / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

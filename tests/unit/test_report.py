@@ -23,9 +23,9 @@ from core_bench.report.figure import Figure
 from core_bench.report.heads import POOLED, Q, task_heads
 from core_bench.report.hybrid import pareto
 from core_bench.report.inputs import read_inputs
-from core_bench.report.speed import break_even
 from core_bench.report.speedfile import SpeedRow
 from core_bench.results import RunFolder, build_record, ram_record, run_id
+from core_bench.stats import break_even
 
 SHAPE = HeadShape(4, 5, 5)
 HASH = "sha256:0123456789abcdef"
@@ -342,8 +342,8 @@ def test_break_even_counts_only_if_no_longer_prompt_is_slower(figures: dict[str,
 
     made = [dict(zip(figures["speed"].table.header, cells, strict=True)) for cells in figures["speed"].table.rows]
     typed = [SpeedRow.model_validate({**one, "spread": 0.1}) for one in made]
-    assert {("10% (1 of 8)", "auto"): break_even(typed)} == of_speed(made)
-    assert break_even(typed[:2]) is None
+    assert {("10% (1 of 8)", "auto"): break_even((row.tokens, row.speedup) for row in typed)} == of_speed(made)
+    assert break_even((row.tokens, row.speedup) for row in typed[:2]) is None
 
 
 def test_few_clusters_and_missing_samples_are_said(tmp_path: Path) -> None:
