@@ -37,6 +37,7 @@ class Recipe:
     seed: int = 0
     steps: int = 2200
     probe_steps: int = 100
+    probe_decay_from: float = 1.0  # share of the probe steps after which their learning rate falls linearly to zero
     pictures_until: int = 240  # until this step small pictures only: retrieval forms there soonest
     short_until: int = 700  # until this step clips of at most 8 seconds
     long_from: int = 800  # from this step on, a share of long media
@@ -66,7 +67,7 @@ class Recipe:
 _SHORTER = Recipe(steps=2000, head_dropout_from=1200)  # their prompts are longer, so are their steps
 RECIPES = {
     "qwen3vl": Recipe(),
-    "llava_onevision": replace(_SHORTER, probe_steps=600, pictures_until=320),
+    "llava_onevision": replace(_SHORTER, probe_steps=1200, probe_decay_from=0.5, pictures_until=320),
     "internvl": replace(_SHORTER, probe_steps=300),
 }
 
@@ -277,7 +278,10 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.log, self.spared = state["step"], state["log"], state["spared"]
             return
-        accuracy = warm_start(self.model, self.turns, self.feed, self.recipe.seed, self.recipe.probe_steps)
+        recipe = self.recipe
+        accuracy = warm_start(
+            self.model, self.turns, self.feed, recipe.seed, recipe.probe_steps, recipe.probe_decay_from
+        )
         print("probes", accuracy, flush=True)
         self.log.append({"step": 0, "probes": accuracy})
 

@@ -89,10 +89,13 @@ def _cell(layout: Layout, part: int, box: Box) -> tuple[int, ...]:
     return layout.at(part, int(box[1] // CELL), int(box[0] // CELL))
 
 
-def warm_start(model: Any, turns: Turns, feed: Feed, seed: int, steps: int) -> dict[str, float]:
+def warm_start(
+    model: Any, turns: Turns, feed: Feed, seed: int, steps: int, decay_from: float = 1.0
+) -> dict[str, float]:
     """Trains the vision tower under probes, ties the word embeddings to them; returns the probes' last accuracies.
 
-    The kinds of media that the feed names take turns.
+    The kinds of media that the feed names take turns. The learning rate falls linearly to zero after the share
+    `decay_from` of the steps.
     """
     width = model.config.text_config.hidden_size
     generator = torch.Generator().manual_seed(seed)
@@ -100,9 +103,11 @@ def warm_start(model: Any, turns: Turns, feed: Feed, seed: int, steps: int) -> d
     shape_head, color_head = (torch.nn.Parameter(head) for head in heads)
     language = {id(p) for p in [*model.model.language_model.parameters(), *model.lm_head.parameters()]}
     params = [*(p for p in model.parameters() if id(p) not in language), shape_head, color_head]
-    optimizer = torch.optim.AdamW(params, lr=2e-3, weight_decay=0.01, betas=(0.9, 0.98))
+    lr, falling = 2e-3, (1 - decay_from) * steps
+    optimizer = torch.optim.AdamW(params, lr=lr, weight_decay=0.01, betas=(0.9, 0.98))
     accuracy: dict[str, float] = {}
     for step in range(steps):
+        optimizer.param_groups[0]["lr"] = lr * min(1.0, (steps - step) / falling) if falling else lr
         plan = feed.probe_plans[step % len(feed.probe_plans)]
         inputs, marks = _probe_batch(np.random.default_rng((seed, 7, step)), feed, plan)
         rows, columns, shapes, colors = marks.unbind(1)
