@@ -8,12 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from core_bench import cli
+from core_bench.bundled.architectures import FAMILIES, architecture
+from core_bench.model_wrappers.base import ModelWrapper
+from core_bench.registry import model_class
 from core_bench.results import build_record
+from core_bench.schema import Media
 
 TASK = """\
 task: pictures
@@ -59,6 +65,35 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def untrained(request: pytest.FixtureRequest) -> ModelWrapper:
+    """A small untrained model of every family in turn, float32 on the CPU. Leave it as you found it."""
+    built = architecture(request.param)
+    return model_class(request.param)(built.build_model(seed=0), built.build_processor())
+
+
+@pytest.fixture(scope="session")
+def media_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[NDArray[np.uint8]], Media]:
+    """media_file(pixels): [height, width, 3] as a picture, [frames, height, width, 3] as a video of 10 frames a second;
+    both without loss."""
+    folder = tmp_path_factory.mktemp("media")
+
+    def write(pixels: NDArray[np.uint8]) -> Media:
+        name = f"{len(list(folder.iterdir()))}"
+        if pixels.ndim == 3:
+            Image.fromarray(pixels).save(folder / f"{name}.ppm")
+            return Media(kind="image", path=str(folder / f"{name}.ppm"))
+        with av.open(str(folder / f"{name}.mov"), "w") as container:
+            stream = container.add_stream("png", rate=10)
+            stream.width, stream.height, stream.pix_fmt = pixels.shape[2], pixels.shape[1], "rgb24"
+            for frame in pixels:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            container.mux(stream.encode())
+        return Media(kind="video", path=str(folder / f"{name}.mov"))
+
+    return write
 
 
 @pytest.fixture(scope="session")
