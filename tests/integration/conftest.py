@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -67,31 +69,42 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+@pytest.fixture(scope="session")
+def untrained_of() -> Callable[[str], ModelWrapper]:
+    """untrained_of(family): a small untrained model, float32 on the CPU, always the same. Leave it as you found it."""
+
+    @lru_cache
+    def build(family: str) -> ModelWrapper:
+        built = architecture(family)
+        return model_class(family)(built.build_model(seed=0), built.build_processor())
+
+    return build
+
+
 @pytest.fixture(scope="session", params=FAMILIES)
-def untrained(request: pytest.FixtureRequest) -> ModelWrapper:
-    """A small untrained model of every family in turn, float32 on the CPU. Leave it as you found it."""
-    built = architecture(request.param)
-    return model_class(request.param)(built.build_model(seed=0), built.build_processor())
+def untrained(request: pytest.FixtureRequest, untrained_of: Callable[[str], ModelWrapper]) -> ModelWrapper:
+    """Every family in turn."""
+    return untrained_of(request.param)
 
 
 @pytest.fixture(scope="session")
 def media_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[NDArray[np.uint8]], Media]:
     """media_file(pixels): [height, width, 3] as a picture, [frames, height, width, 3] as a video of 10 frames a second;
     both without loss."""
-    folder = tmp_path_factory.mktemp("media")
+    folder, numbers = tmp_path_factory.mktemp("media"), count()
 
     def write(pixels: NDArray[np.uint8]) -> Media:
-        name = f"{len(list(folder.iterdir()))}"
+        path = folder / f"{next(numbers)}.{'ppm' if pixels.ndim == 3 else 'mov'}"
         if pixels.ndim == 3:
-            Image.fromarray(pixels).save(folder / f"{name}.ppm")
-            return Media(kind="image", path=str(folder / f"{name}.ppm"))
-        with av.open(str(folder / f"{name}.mov"), "w") as container:
+            Image.fromarray(pixels).save(path)
+            return Media(kind="image", path=str(path))
+        with av.open(str(path), "w") as container:
             stream = container.add_stream("png", rate=10)
             stream.width, stream.height, stream.pix_fmt = pixels.shape[2], pixels.shape[1], "rgb24"
             for frame in pixels:
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
             container.mux(stream.encode())
-        return Media(kind="video", path=str(folder / f"{name}.mov"))
+        return Media(kind="video", path=str(path))
 
     return write
 
