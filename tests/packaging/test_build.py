@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-NOT_SOURCE = {".git", ".venv", ".venv-lmms", "runs", "dist", "build", "leaderboard", "docs"}
+NOT_SOURCE = {".git", ".venv", ".venv-lmms", "runs", "dist", "build", "leaderboard"}
 
 
 def build(kind: str, source: Path, target: Path) -> Path:
