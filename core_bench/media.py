@@ -57,6 +57,10 @@ class Visual:
         """`frame` where the rate is constant; tick / fps is when it is shown."""
         return self.ticks.get(frame, frame)
 
+    def second(self, frame: int) -> float | None:
+        """When `frame` is shown; None where the file tells no rate."""
+        return self.tick(frame) / self.fps if self.fps else None
+
     @property
     def size(self) -> tuple[int, int]:
         """Width and height in original pixels."""

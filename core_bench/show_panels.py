@@ -113,7 +113,8 @@ def _label(sample: Sample, visual: Visual, block: VisualBlock, frame: int | None
     if medium.kind == "page":
         parts.append(f"page index {medium.page or 0}")
     if frame is not None:
-        parts.append(f"frame {frame}" if visual.fps is None else f"frame {frame} ({frame / visual.fps:.1f} s)")
+        second = visual.second(frame)
+        parts.append(f"frame {frame}" if second is None else f"frame {frame} ({second:.1f} s)")
         merged = [str(other) for other in block.frames if other != frame]
         if merged:
             parts.append(f"with {', '.join(merged)}")

@@ -148,7 +148,7 @@ def _clip_blocks(medium: int, clip: Visual, runs: Sequence[_Run], side: int) -> 
     for frame, (start, length) in zip(clip.frames, runs, strict=True):
         if length != side * side:
             raise RuntimeError(f"{clip.path}: frame {frame} became {length} tokens, expected {side} x {side}")
-        seconds = frame / clip.fps if clip.fps else None
+        seconds = clip.second(frame)
         blocks.append(_block(medium, start, side, side / width, side / height, frames=(frame,), seconds=seconds))
     return blocks
 

@@ -173,9 +173,10 @@ class LlavaOneVision(ModelWrapper):
         if frames != len(clip.pictures):
             raise RuntimeError(f"{clip.path}: {len(clip.pictures)} frames became {frames}")
         wide, high = (self.tile.pooled(extent) for extent in clip.size)
-        start = tokens.take(frames * high.cells * wide.cells + 1, clip)
+        size = high.cells * wide.cells
+        start = tokens.take(frames * size + 1, clip)
         return [
-            _block(medium, start + n * high.cells * wide.cells, wide.cells, high, wide, frame=frame, fps=clip.fps)
+            _block(medium, start + n * size, wide.cells, high, wide, frame=frame, seconds=clip.second(frame))
             for n, frame in enumerate(clip.frames)
         ]
 
@@ -211,7 +212,7 @@ def _block(
     *,
     view: View = "whole",
     frame: int | None = None,
-    fps: float | None = None,
+    seconds: float | None = None,
 ) -> VisualBlock:
     """The block of the cells y x x of a grid at `start` with `stride` tokens a row."""
     return VisualBlock(
@@ -225,7 +226,7 @@ def _block(
         offset_x=float(x.offset),
         offset_y=float(y.offset),
         frames=() if frame is None else (frame,),
-        seconds=frame / fps if frame is not None and fps else None,
+        seconds=seconds,
         view=view,
     )
 
