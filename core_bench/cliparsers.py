@@ -128,6 +128,9 @@ def _device_flags(parser: Parser, attention: bool = True) -> argparse._ArgumentG
     device.add_argument("--dtype", metavar=_choice(DTYPES), help="default: float32 on a CPU, bfloat16 on CUDA")
     if attention:
         device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: auto)")
+        device.add_argument(
+            "--prefill-chunk", type=_whole, metavar="N", help="read prompts N tokens at a time: slower, less memory"
+        )
     return device
 
 

@@ -13,6 +13,7 @@ from core_bench.config import RunConfig
 from core_bench.errors import SampleError, one_line
 from core_bench.evidence import omega, placebos
 from core_bench.heads import HeadScores, pool_scores
+from core_bench.memory import within_memory
 from core_bench.progress import track
 from core_bench.provenance import media_marks
 from core_bench.ram import SampleRam, accumulate, measure
@@ -101,13 +102,20 @@ def query_rows(prepared: Prepared, rule: str) -> tuple[int, ...]:
     return prepared.spans[rule]
 
 
-def measure_sample(wrapper: ModelWrapper, config: RunConfig, sample: Sample) -> tuple[SampleRam, Prepared]:
-    """RAM of one sample under the config's query rule, overlap, frames and seed. Raises SampleError."""
+def measure_sample(wrapper: ModelWrapper, config: RunConfig, sample: Sample) -> tuple[SampleRam, Prepared, int | None]:
+    """RAM of one sample under the config's query rule, overlap, frames and seed; and the chunk that its prompt was read
+    in (None: at once). Raises SampleError."""
     prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
     evidence = omega(sample.evidence, prepared.token_map, config.overlap)
     seed = zlib.crc32(f"{config.seed}/{sample.task}/{sample.id}".encode())
     elsewhere = placebos(evidence, prepared.token_map, seed=seed)
-    return measure(wrapper, prepared, evidence, elsewhere, query_rows(prepared, config.query)), prepared
+    rows = query_rows(prepared, config.query)
+    measured, chunk = within_memory(
+        lambda size: measure(wrapper, prepared, evidence, elsewhere, rows, size),
+        prepared.token_map.length,
+        config.prefill_chunk,
+    )
+    return measured, prepared, chunk
 
 
 def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample) -> Row:
@@ -117,7 +125,7 @@ def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sampl
     import torch
 
     try:
-        measured, prepared = measure_sample(wrapper, config, sample)
+        measured, prepared, chunk = measure_sample(wrapper, config, sample)
     except (SampleError, torch.OutOfMemoryError) as error:
         return {**row, "failure": one_line(error)}
     return {
@@ -128,6 +136,7 @@ def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sampl
         "ram": measured.ram.tolist(),
         "placebo": None if measured.placebo is None else measured.placebo.tolist(),
         "chance": measured.chance,
+        **({} if chunk is None else {"chunk": chunk}),
     }
 
 

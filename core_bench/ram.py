@@ -49,12 +49,14 @@ def measure(
     omega: Sequence[int],
     placebos: Sequence[Sequence[int]],
     rows: Sequence[int],
+    chunk: int | None = None,
 ) -> SampleRam:
     """Attention mass of every head at the query tokens `rows` on the token positions `omega` and on each placebo set.
 
     The model runs its own attention once; beside it only the rows asked for are computed, layer by layer, and reduced
-    at once: memory O(heads x rows x prompt tokens), never prompt tokens squared. Nothing is generated. Raises
-    SampleError where there is no query token or no evidence token, or a position lies outside the prompt.
+    at once: memory O(heads x rows x prompt tokens), never prompt tokens squared. `chunk` reads the prompt so many
+    tokens at a time, with the same result to rounding. Nothing is generated. Raises SampleError where there is no query
+    token or no evidence token, or a position lies outside the prompt.
     """
     length = prepared.token_map.length
     for name, positions in (("query", rows), ("evidence", omega), *(("placebo", placebo) for placebo in placebos)):
@@ -68,7 +70,7 @@ def measure(
     from core_bench.attention import MassProbe, apply
 
     probe = MassProbe(rows=tuple(rows), sets=(tuple(omega), *(tuple(placebo) for placebo in placebos)))
-    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe):
+    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe, chunk=chunk):
         wrapper.model(**wrapper.device_inputs(prepared), use_cache=False, logits_to_keep=1)
     mass_LHS = probe.mass.double().cpu().numpy()
     placebo = mass_LHS[..., 1:].mean(axis=-1) if placebos else None

@@ -10,6 +10,7 @@ from core_bench.arms import Arm
 from core_bench.config import RunConfig
 from core_bench.errors import SampleError, one_line
 from core_bench.heads import Head
+from core_bench.memory import within_memory
 from core_bench.metrics import Score
 from core_bench.progress import track
 from core_bench.ranking import rank
@@ -58,7 +59,8 @@ def _rows(
 ) -> list[Row]:
     """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement.
 
-    Running out of GPU memory is a failure of this sample and arm, like an unreadable file: others may be shorter.
+    Running out of GPU memory is answered by reading the prompt in smaller chunks. If that does not help either, it is a
+    failure of this sample and arm, like an unreadable file: others may be shorter.
     """
     import torch
 
@@ -70,7 +72,11 @@ def _rows(
         if isinstance(sample, FailedSample):
             raise SampleError(sample.reason)
         prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
-        times = _prefill_times(wrapper, config, prepared, arms, verified)
+        length = prepared.token_map.length
+        # All arms in chunks of one size, so that their times can be compared.
+        times, chunk = within_memory(
+            lambda size: _prefill_times(wrapper, config, prepared, arms, verified, size), length, config.prefill_chunk
+        )
     except (SampleError, torch.OutOfMemoryError) as error:
         return [{**head, "failure": one_line(error)} for head in heads]
     rows: list[Row] = []
@@ -78,10 +84,7 @@ def _rows(
         begin = time.perf_counter()
         prediction = None
         try:
-            if spec.ranks:
-                prediction = write_ranking(rank(wrapper, prepared, spec.candidates(sample), ranking_heads))
-            else:
-                prediction = generate(wrapper, config, spec, prepared, arm)
+            prediction, used = _predict(wrapper, config, spec, sample, prepared, arm, ranking_heads, chunk)
             generate_ms = (time.perf_counter() - begin) * 1000
             score = spec.score(sample, prediction, boxes=wrapper.BOXES)
         except (SampleError, torch.OutOfMemoryError) as error:
@@ -92,16 +95,47 @@ def _rows(
                 **head,
                 **scored_fields(sample, prepared, prediction, score),
                 "times": {**timed, "generate_ms": generate_ms},
+                **({} if used is None else {"chunk": used}),
             }
         )
     return rows
 
 
-def generate(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm) -> str:
-    """The answer under one arm."""
+def _predict(
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    spec: TaskSpec,
+    sample: Sample,
+    prepared: Prepared,
+    arm: Arm,
+    ranking_heads: Sequence[Head],
+    chunk: int | None,
+) -> tuple[str, int | None]:
+    """What is scored, and the chunk that the prompt was read in (None: at once)."""
+    if not spec.ranks:
+        return generate(wrapper, config, spec, prepared, arm, chunk)
+    candidates = spec.candidates(sample)
+    ranked, used = within_memory(
+        lambda size: rank(wrapper, prepared, candidates, ranking_heads, size), prepared.token_map.length, chunk
+    )
+    return write_ranking(ranked), used
+
+
+def generate(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm, chunk: int | None
+) -> tuple[str, int | None]:
+    """The answer under one arm, and the chunk that the prompt was read in (None: at once)."""
+    return within_memory(
+        lambda size: _answer(wrapper, config, spec, prepared, arm, size), prepared.token_map.length, chunk
+    )
+
+
+def _answer(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm, chunk: int | None
+) -> str:
     from core_bench.attention import apply
 
-    with apply(wrapper.model, arm.plan, impl=config.attention):
+    with apply(wrapper.model, arm.plan, impl=config.attention, chunk=chunk):
         return wrapper.generate(prepared, config.max_new_tokens or spec.max_new_tokens)
 
 
@@ -120,14 +154,19 @@ def scored_fields(sample: Sample, prepared: Prepared, prediction: str, score: Sc
 
 
 def _prefill_times(
-    wrapper: ModelWrapper, config: RunConfig, prepared: Prepared, arms: Sequence[Arm], verified: set[str]
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    prepared: Prepared,
+    arms: Sequence[Arm],
+    verified: set[str],
+    chunk: int | None,
 ) -> list[dict[str, float]]:
     """For every arm {language_ms, vision_ms}; empty where the mode times nothing."""
     if config.mode not in TIMED_MODES:
         return [{} for _ in arms]
     from core_bench.prefill import LanguagePrefill
 
-    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=config.attention)
+    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=config.attention, chunk=chunk)
     for arm in arms:
         if arm.name not in verified:
             prefill.verify(arm.plan)  # also the warm-up

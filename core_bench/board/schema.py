@@ -238,7 +238,8 @@ class RowTimes(Strict):
 
 class SampleRow(Strict):
     """One sample under one arm. `ram`, `placebo` ([layers][heads]) and `chance` belong to arm "detect" alone.
-    `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg)."""
+    `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg).
+    `chunk`: the prompt was read so many tokens at a time."""
 
     task: str
     id: str
@@ -254,6 +255,7 @@ class SampleRow(Strict):
     tokens: RowTokens | None = None
     frames: list[list[int]] = []
     times: RowTimes | None = None
+    chunk: int | None = None
     ram: Grid | None = None
     placebo: Grid | None = None
     chance: float | None = None
