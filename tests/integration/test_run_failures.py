@@ -131,7 +131,7 @@ def test_running_out_of_memory_is_a_failure_of_that_sample_and_arm(
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A device that reads at most 16 tokens at once, chunks of 32 and 12 tokens; returns the lengths that were tried."""
+    """A device that reads at most 16 tokens at once, chunks of 32 and 12; returns the lengths that were tried."""
     import torch
     from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextDecoderLayer
 
