@@ -5,15 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
 from core_bench import cli
+from core_bench.bundled.architectures import FAMILIES, architecture
+from core_bench.model_wrappers.base import ModelWrapper
+from core_bench.registry import model_class
 from core_bench.results import build_record
+from core_bench.schema import Media
 
 TASK = """\
 task: pictures
@@ -59,6 +67,46 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="session")
+def untrained_of() -> Callable[[str], ModelWrapper]:
+    """untrained_of(family): a small untrained model, float32 on the CPU, always the same. Leave it as you found it."""
+
+    @lru_cache
+    def build(family: str) -> ModelWrapper:
+        built = architecture(family)
+        return model_class(family)(built.build_model(seed=0), built.build_processor())
+
+    return build
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def untrained(request: pytest.FixtureRequest, untrained_of: Callable[[str], ModelWrapper]) -> ModelWrapper:
+    """Every family in turn."""
+    return untrained_of(request.param)
+
+
+@pytest.fixture(scope="session")
+def media_file(tmp_path_factory: pytest.TempPathFactory) -> Callable[[NDArray[np.uint8]], Media]:
+    """media_file(pixels): [height, width, 3] as a picture, [frames, height, width, 3] as a video of 10 frames a second;
+    both without loss."""
+    folder, numbers = tmp_path_factory.mktemp("media"), count()
+
+    def write(pixels: NDArray[np.uint8]) -> Media:
+        path = folder / f"{next(numbers)}.{'ppm' if pixels.ndim == 3 else 'mov'}"
+        if pixels.ndim == 3:
+            Image.fromarray(pixels).save(path)
+            return Media(kind="image", path=str(path))
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("png", rate=10)
+            stream.width, stream.height, stream.pix_fmt = pixels.shape[2], pixels.shape[1], "rgb24"
+            for frame in pixels:
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+            container.mux(stream.encode())
+        return Media(kind="video", path=str(path))
+
+    return write
 
 
 @pytest.fixture(scope="session")
