@@ -10,6 +10,7 @@ import numpy as np
 
 from core_bench import headtables
 from core_bench.config import RunConfig
+from core_bench.decoding import MediaAhead, with_lap
 from core_bench.errors import SampleError, one_line
 from core_bench.evidence import omega, placebos
 from core_bench.heads import HeadScores, pool_scores
@@ -31,9 +32,11 @@ TaskSamples = Sequence[tuple[TaskSpec, Sequence[Sample | FailedSample]]]
 def detect(wrapper: ModelWrapper, config: RunConfig, tasks: TaskSamples, folder: RunFolder) -> None:
     """Measure every sample of `tasks` that `folder` has no row of yet."""
     for spec, samples in tasks:
-        for sample in track(samples, f"{spec.name}: detect"):
-            if (spec.name, sample.id, ARM, None) not in folder.done:
-                folder.append(_row(wrapper, config, spec, sample))
+        todo = [sample for sample in samples if (spec.name, sample.id, ARM, None) not in folder.done]
+        unread = [sample for sample in todo if isinstance(sample, Sample)]
+        with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
+            for sample in track(todo, f"{spec.name}: detect"):
+                folder.append(*with_lap([_row(wrapper, config, spec, sample, media)], media))
 
 
 def tables(rows: Sequence[Row], tasks: TaskSamples) -> dict[str, HeadScores]:
@@ -102,10 +105,15 @@ def query_rows(prepared: Prepared, rule: str) -> tuple[int, ...]:
     return prepared.spans[rule]
 
 
-def measure_sample(wrapper: ModelWrapper, config: RunConfig, sample: Sample) -> tuple[SampleRam, Prepared, int | None]:
+def measure_sample(
+    wrapper: ModelWrapper, config: RunConfig, sample: Sample, media: MediaAhead | None = None
+) -> tuple[SampleRam, Prepared, int | None]:
     """RAM of one sample under the config's query rule, overlap, frames and seed; and the chunk that its prompt was read
     in (None: at once). Raises SampleError."""
-    prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
+    visuals = None if media is None else media.read(sample)
+    prepared = wrapper.prepare(
+        sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels, visuals=visuals
+    )
     evidence = omega(sample.evidence, prepared.token_map, config.overlap)
     seed = zlib.crc32(f"{config.seed}/{sample.task}/{sample.id}".encode())
     elsewhere = placebos(evidence, prepared.token_map, seed=seed)
@@ -118,14 +126,16 @@ def measure_sample(wrapper: ModelWrapper, config: RunConfig, sample: Sample) -> 
     return measured, prepared, chunk
 
 
-def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample) -> Row:
+def _row(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample, media: MediaAhead
+) -> Row:
     row: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": ARM, "draw": None}
     if isinstance(sample, FailedSample):
         return {**row, "failure": sample.reason}
     import torch
 
     try:
-        measured, prepared, chunk = measure_sample(wrapper, config, sample)
+        measured, prepared, chunk = measure_sample(wrapper, config, sample, media)
     except (SampleError, torch.OutOfMemoryError) as error:
         return {**row, "failure": one_line(error)}
     return {

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
 
 EXIT_NOTHING_SCORED = 1
+LONG_WAIT = 0.2  # share of the time that is worth a note
 Tasks = list[tuple[TaskSpec, list[Sample | FailedSample]]]
 
 
@@ -78,6 +79,7 @@ def run(config: RunConfig) -> int:
     if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
         _compare_with_known(config, wrapper)
     _say_failures(rows, config.out_dir())
+    _say_waits(record)
     say(f"record: {config.out_dir() / 'record.json'}")
     return exit_code(record, config.strict)
 
@@ -139,6 +141,14 @@ def _say_failures(rows: Sequence[dict[str, Any]], out: Path) -> None:
     if reasons:
         reason, times = Counter(reasons.values()).most_common(1)[0]
         say(f"{len(reasons)} samples failed, {times} of them so: {reason} (all reasons: {out / 'samples.jsonl'})")
+
+
+def _say_waits(record: dict[str, Any]) -> None:
+    """The tasks that waited long for their media: a faster disk, fewer frames or more CPU cores would help them."""
+    for name, task in record["tasks"].items():
+        wait = task.get("media_wait")
+        if wait is not None and wait["share"] > LONG_WAIT:
+            say(f"note: {name}: {wait['share']:.0%} of the time was spent waiting for media ({wait['seconds']:.0f} s)")
 
 
 def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from core_bench.arms import Arm
 from core_bench.config import RunConfig
+from core_bench.decoding import MediaAhead, with_lap
 from core_bench.errors import SampleError, one_line
 from core_bench.heads import Head
 from core_bench.memory import within_memory
@@ -40,12 +41,17 @@ def run_arms(
     hybrid runs; every timed arm is first shown bit-identical to the full forward, once a task.
     """
     verified: set[str] = set()
-    for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
-        turn = number % len(arms)
+
+    def missing(sample: Sample | FailedSample, turn: int = 0) -> list[Arm]:
         ordered = [*arms[turn:], *arms[:turn]]
-        todo = [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
-        if todo:
-            folder.append(*_rows(wrapper, config, spec, sample, todo, verified, heads))
+        return [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
+
+    unread = [sample for sample in samples if isinstance(sample, Sample) and missing(sample)]
+    with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
+        for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
+            if todo := missing(sample, number % len(arms)):
+                rows = _rows(wrapper, config, spec, sample, todo, verified, heads, media)
+                folder.append(*with_lap(rows, media))
 
 
 def _rows(
@@ -56,6 +62,7 @@ def _rows(
     arms: Sequence[Arm],
     verified: set[str],
     ranking_heads: Sequence[Head],
+    media: MediaAhead,
 ) -> list[Row]:
     """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement.
 
@@ -71,11 +78,12 @@ def _rows(
     try:
         if isinstance(sample, FailedSample):
             raise SampleError(sample.reason)
-        prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
-        length = prepared.token_map.length
+        prepared = wrapper.prepare(sample, visuals=media.read(sample), max_pixels=config.max_pixels)
         # All arms in chunks of one size, so that their times can be compared.
         times, chunk = within_memory(
-            lambda size: _prefill_times(wrapper, config, prepared, arms, verified, size), length, config.prefill_chunk
+            lambda size: _prefill_times(wrapper, config, prepared, arms, verified, media, size),
+            prepared.token_map.length,
+            config.prefill_chunk,
         )
     except (SampleError, torch.OutOfMemoryError) as error:
         return [{**head, "failure": one_line(error)} for head in heads]
@@ -159,6 +167,7 @@ def _prefill_times(
     prepared: Prepared,
     arms: Sequence[Arm],
     verified: set[str],
+    media: MediaAhead,
     chunk: int | None,
 ) -> list[dict[str, float]]:
     """For every arm {language_ms, vision_ms}; empty where the mode times nothing."""
@@ -171,4 +180,5 @@ def _prefill_times(
         if arm.name not in verified:
             prefill.verify(arm.plan)  # also the warm-up
             verified.add(arm.name)
-    return [{"language_ms": prefill.time_ms(arm.plan), "vision_ms": prefill.vision_ms} for arm in arms]
+    with media.paused():
+        return [{"language_ms": prefill.time_ms(arm.plan), "vision_ms": prefill.vision_ms} for arm in arms]

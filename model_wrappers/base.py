@@ -101,15 +101,18 @@ class ModelWrapper(ChatPrompts, ABC):
         fps: float | None = None,
         max_pixels: int | None = None,
         noise_seed: int | None = None,
+        visuals: Sequence[Visual] | None = None,
     ) -> Prepared:
         """Inputs of one sample: the media in order, then the prompt; `prime` after the generation prompt.
 
         Videos: `frames` or `fps`; with neither, as many as the medium says, else up to 32, evenly. What `max_pixels`
         caps is the family's, see its docstring; default: the checkpoint's own limits. `noise_seed` replaces every
-        picture and frame by seeded noise of the same size. Raises SampleError for media that cannot be read, a medium
-        the processor refuses, and control tokens in the sample's texts.
+        picture and frame by seeded noise of the same size. `visuals`: the media, where they have been read already.
+        Raises SampleError for media that cannot be read, a medium the processor refuses, and control tokens in the
+        sample's texts.
         """
-        visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
+        if visuals is None:
+            visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
         if noise_seed is not None:
             visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
         sample = with_subtitles(sample, visuals)

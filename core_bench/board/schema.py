@@ -115,10 +115,18 @@ class Tokens(Strict):
     visual_median: float
 
 
+class MediaWait(Strict):
+    """Time that the samples waited for their pixels, and its share of all the time spent on them."""
+
+    seconds: float
+    share: float
+
+
 class Task(Strict):
     n: Count
     n_failed: Count
     tokens: Tokens | None
+    media_wait: MediaWait | None = None
     controls: Controls | None = None
     arms: dict[str, Arm]
 
@@ -231,9 +239,13 @@ class RowTokens(Strict):
 
 
 class RowTimes(Strict):
+    """`media_ms` and `sample_ms` are of the sample, in all its rows: waiting for its pixels, and everything."""
+
     language_ms: float | None = None
     vision_ms: float | None = None
     generate_ms: float | None = None
+    media_ms: float | None = None
+    sample_ms: float | None = None
 
 
 class SampleRow(Strict):
