@@ -19,6 +19,7 @@ from core_bench.schema import Prepared
 from core_bench.stats import clustered_mean
 
 if TYPE_CHECKING:
+    from core_bench.attention import MassProbe
     from core_bench.model_wrappers.base import ModelWrapper
 
 FloatArray = NDArray[np.float64]
@@ -72,9 +73,18 @@ def measure(
     probe = MassProbe(rows=tuple(rows), sets=(tuple(omega), *(tuple(placebo) for placebo in placebos)))
     with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe, chunk=chunk):
         wrapper.model(**wrapper.device_inputs(prepared), use_cache=False, logits_to_keep=1)
-    mass_LHS = probe.mass.double().cpu().numpy()
+    mass_LHS = finite_mass(probe)
     placebo = mass_LHS[..., 1:].mean(axis=-1) if placebos else None
     return SampleRam(ram=mass_LHS[..., 0], placebo=placebo, chance=chance_level(omega, rows))
+
+
+def finite_mass(probe: MassProbe) -> FloatArray:
+    """What the probe collected, float64 [layers, heads, sets]. SampleError, which names the layer, for NaN."""
+    mass_LHS: FloatArray = probe.mass.double().numpy()
+    broken = np.flatnonzero(~np.isfinite(mass_LHS).all(axis=(1, 2)))
+    if len(broken):
+        raise SampleError(f"the model's attention is not finite from layer {broken[0]} on")
+    return mass_LHS
 
 
 def accumulate(samples: Sequence[SampleRam], clusters: Sequence[Hashable]) -> HeadScores:

@@ -11,6 +11,7 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -19,11 +20,13 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from transformers import LogitsProcessorList
 
 from core_bench.errors import SampleError
 from core_bench.heads import HeadShape
 from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.chat import ChatPrompts
+from core_bench.model_wrappers.finite import FiniteLogits, first_broken_layer
 from core_bench.model_wrappers.loading import check_agreement, content_hash, load_model, load_processor, pin_revision
 from core_bench.schema import Prepared, Sample, TokenMap
 from core_bench.subtitles import with_subtitles
@@ -200,12 +203,33 @@ class ModelWrapper(ChatPrompts, ABC):
         return moved
 
     def generate(self, prepared: Prepared, max_new_tokens: int) -> str:
-        """The greedy continuation as text, without special tokens and without the primed start of the answer."""
-        inputs = self.device_inputs(prepared)
-        with torch.inference_mode():
-            ids_BN = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
+        """The greedy continuation as text, without special tokens and without the primed start of the answer.
+
+        Raises SampleError, which names the layer, where the model's numbers are no longer finite.
+        """
+        try:
+            ids_BN = self._generate(prepared, max_new_tokens)
+        except SampleError as error:
+            with (
+                first_broken_layer(self.language_model.get_submodule("layers").children()) as broken,
+                suppress(SampleError),
+            ):
+                self._generate(prepared, max_new_tokens)
+            where = f"from layer {broken[0]} on" if broken else "in the output head"
+            raise SampleError(f"{error}, {where}") from None
         new_ids = ids_BN[0, prepared.token_map.length :]
         return str(self.processor.tokenizer.decode(new_ids, skip_special_tokens=True))
+
+    def _generate(self, prepared: Prepared, max_new_tokens: int) -> torch.Tensor:
+        with torch.inference_mode():
+            ids_BN: torch.Tensor = self.model.generate(
+                **self.device_inputs(prepared),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                logits_processor=LogitsProcessorList([FiniteLogits()]),
+            )
+        return ids_BN
 
 
 def as_noise(visual: Visual, sample_id: str, medium: int, seed: int) -> Visual:

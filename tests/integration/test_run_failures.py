@@ -177,6 +177,37 @@ def test_chunks_change_no_result(bench: Bench, task: Path, request: pytest.Fixtu
     assert all("chunk" not in row for run in at_once.values() for row in run.rows)
 
 
+@pytest.mark.parametrize("mode", ["detect", "dense", "hybrid"])
+def test_numbers_that_are_none_are_a_failure_of_that_sample(
+    bench: Bench, task: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN leaves layer 3 for one of the prompts; argmax would make an answer of it."""
+    import torch
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextDecoderLayer
+
+    heads = bench("detect", "--tasks", task, out="found").folder / "heads.tsv"
+    whole = bench(mode, "--tasks", task, "--heads", heads, out="whole")
+    length = max(row["tokens"]["prompt"] for row in whole.rows)
+    spoilt = {row["id"] for row in whole.rows if row["tokens"]["prompt"] == length}
+    forward = Qwen3VLTextDecoderLayer.forward
+
+    def breaks(layer: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        out = forward(layer, hidden, *args, **kwargs)
+        return out * torch.nan if layer.self_attn.layer_idx == 3 and hidden.shape[1] == length else out
+
+    monkeypatch.setattr(Qwen3VLTextDecoderLayer, "forward", breaks)
+    ran = bench(mode, "--tasks", task, "--heads", heads)
+    failures = {row["id"]: row["failure"] for row in ran.rows if row["failure"]}
+    assert failures.keys() == spoilt
+    # Layer 3 looks at finite numbers still, layer 4 no longer.
+    where = "attention is not finite from layer 4 on" if mode == "detect" else "logits are nan, from layer 3 on"
+    assert set(failures.values()) == {f"the model's {where}"}
+    assert [row for row in ran.rows if row["id"] not in spoilt]
+    if mode != "hybrid":  # times differ
+        good = [{**row, "times": None} for row in ran.rows if row["id"] not in spoilt]
+        assert good == [{**row, "times": None} for row in whole.rows if row["id"] not in spoilt]
+
+
 def test_the_commonest_reason_is_said(bench: Bench, task: Path) -> None:
     for name in ("tested0", "tested1"):
         (task.parent / f"{name}.png").write_bytes(b"")
