@@ -66,7 +66,7 @@ def sample_lines(sample: Sample, split: str) -> list[str]:
 def prompt_lines(wrapper: ModelWrapper, checkpoint: str, sample: Sample, prepared: Prepared) -> list[str]:
     """What the model reads, and how much of it is evidence. `checkpoint`: as it is to be called."""
     frames = [
-        f"frames shown of media {number}: {len(shown)}, {', '.join(map(str, shown[:_MOST_LISTED]))}"
+        f"media {number} shows {len(shown)} frames: {', '.join(map(str, shown[:_MOST_LISTED]))}"
         f"{f', ... {shown[-1]}' if len(shown) > _MOST_LISTED else ''}"
         for number, shown in enumerate(prepared.frames)
         if shown

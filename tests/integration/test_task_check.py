@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from core_bench import cli
+from core_bench.bundled.mp4 import write_mp4
 from core_bench.registry import bundled_checkpoint
 
 Check = Callable[..., tuple[int, list[str], list[str]]]
@@ -171,6 +172,22 @@ def test_the_prompt_without_weights(check: Check, tmp_path: Path) -> None:
         "<|im_start|>assistant",
         "",
     ]
+
+
+def test_the_frames_that_are_shown(check: Check) -> None:
+    write_mp4(Path("a.mp4"), np.full((6, 32, 32, 3), 90, dtype=np.uint8))  # 12 frames
+    row = {"id": "film", "video": "a.mp4", "question": "What is this?", "answer": "grey"}
+    row["evidence"] = [{"frame": frame, "box": [0, 0, 32, 32]} for frame in range(1, 12)]
+    code, out, _ = check(HEAD, [row], "--model", "internvl", "--frames", "3")
+    assert code == 0
+    assert "  evidence: media 0, box 0, 0, 32, 32, frame 8" in out
+    assert "  and 3 more regions" in out
+    assert not any(line.endswith("frame 9") for line in out)
+    assert any(line.endswith(" tokens, 48 visual") for line in out), "16 a frame"
+    assert "media 0 shows 3 frames: 0, 6, 11" in out
+    assert any(line.startswith("evidence: 32 tokens") for line in out), "frame 0 shows none"
+    _, out, _ = check(HEAD, [row], "--model", "internvl")
+    assert "media 0 shows 12 frames: 0, 1, 2, 3, 4, 5, 6, 7, ... 11" in out
 
 
 def test_why_there_is_no_evidence(check: Check) -> None:
