@@ -176,7 +176,7 @@ def test_the_prompt_without_weights(check: Check, tmp_path: Path) -> None:
 
 def test_the_frames_that_are_shown(check: Check) -> None:
     write_mp4(Path("a.mp4"), np.full((6, 32, 32, 3), 90, dtype=np.uint8))  # 12 frames
-    row = {"id": "film", "video": "a.mp4", "question": "What is this?", "answer": "grey"}
+    row: dict[str, Any] = {"id": "film", "video": "a.mp4", "question": "What is this?", "answer": "grey"}
     row["evidence"] = [{"frame": frame, "box": [0, 0, 32, 32]} for frame in range(1, 12)]
     code, out, _ = check(HEAD, [row], "--model", "internvl", "--frames", "3")
     assert code == 0
