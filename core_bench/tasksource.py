@@ -80,7 +80,12 @@ def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, li
         files = _json_files(keys, path, split)
         if files is None:
             return _from_hub(keys, path, split, Path(data_dir) if data_dir else None, limit)
-        rows = Rows(_read_json(files), Path(data_dir) if data_dir else files[0].parent, f"{files[0]}")
+        key = "dataset_kwargs" if path == "json" else "dataset_path"
+        rows = Rows(
+            _read_json(files, f"{keys.place(key)}: {key}"),
+            Path(data_dir) if data_dir else files[0].parent,
+            f"{files[0]}",
+        )
     docs = rows.docs
     if keys.get("process_docs") is not None:
         good = _processed(keys["process_docs"], [doc for doc in docs if not isinstance(doc, BadRow)], rows.where)
@@ -123,16 +128,17 @@ def _data_files(keys: YamlMap, split: str) -> list[str]:
     return names
 
 
-def _read_json(files: list[Path]) -> list[Doc | BadRow]:
+def _read_json(files: list[Path], argument: str = "dataset_path") -> list[Doc | BadRow]:
+    """Rows of JSON and JSONL files. `argument`: what names them, for messages."""
     docs: list[Doc | BadRow] = []
     for file in files:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise UserError(f"dataset_path: expected a readable file, got {file}: {error.strerror}") from None
+            raise UserError(f"{argument}: expected a readable file, got {file}: {error.strerror}") from None
         except UnicodeDecodeError as error:
-            raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start}") from None
-        docs += _json_array(text, file) if text.lstrip().startswith("[") else list(_json_lines(text, file))
+            raise UserError(f"{argument}: expected UTF-8 text, got {file}: byte {error.start}") from None
+        docs += _json_array(text, file, argument) if text.lstrip().startswith("[") else list(_json_lines(text, file))
     return docs
 
 
@@ -184,11 +190,11 @@ def _hub_or_advice(keys: YamlMap, core: YamlMap, split: str, limit: int | None) 
         raise authorfiles.absent(name, core, str(error)) from error
 
 
-def _json_array(text: str, file: Path) -> list[Doc | BadRow]:
+def _json_array(text: str, file: Path, argument: str) -> list[Doc | BadRow]:
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except ValueError as error:
-        raise UserError(f"dataset_path: expected a JSON array of rows, got {file}: {error}") from None
+        raise UserError(f"{argument}: expected a JSON array of rows, got {file}: {error}") from None
     return [_row(doc, f"{file}, row {number}") for number, doc in enumerate(found, start=1)]
 
 
