@@ -15,6 +15,7 @@ per_family=15 attention_minutes=5 publish_minutes=2 # on two cores; less where n
 families=($("$python" -c 'from core_bench.checkpoints import manifest; print(*sorted(manifest(), reverse=True))'))
 
 is_done() { [ -f "$root/$1/measured" ]; }
+[ -f "$root/attention.json" ] && attention_minutes=0
 
 printf '%s: planned time, minutes on two cores%s\n' "$root" "${LIMIT:+, were it not for LIMIT}"
 total=$((attention_minutes + publish_minutes))

@@ -66,6 +66,7 @@ def test_every_family_is_measured_once_after_the_planned_time_is_told(checkout: 
         "map.png", "ablation.png", "hybrid.png",
     }  # fmt: skip
     again = checkout.make()
+    assert re.search(r"total +2\n", again.stdout), "nothing is left but to publish"
     assert again.returncode == 0
     assert not checkout.asked("--mode") + checkout.asked("core_bench speed")
     assert len(checkout.asked("core_bench.bundled.records")) == 1
