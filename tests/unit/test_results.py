@@ -295,10 +295,9 @@ def test_the_wait_for_media_counts_every_sample_once() -> None:
         return row(number, arm, times={"media_ms": media_ms, "sample_ms": 1000.0})
 
     rows = [timed(number, arm, 100.0 * number) for number in (1, 2) for arm in ("dense", "hybrid:10%")]
-    rows.append(
-        {**failed(3, "dense"), "times": {"media_ms": 900.0, "sample_ms": 1000.0}}
-    )  # what hangs is waited for too
     plans = {"dense": {}, "hybrid:10%": HYBRID}
+    hung = {"times": {"media_ms": 900.0, "sample_ms": 1000.0}}  # it is waited for too
+    rows += [{**failed(3, arm), **hung} for arm in plans]
     record = build(rows, plans)
     assert record["tasks"][TASK]["media_wait"] == pytest.approx({"seconds": 1.2, "share": 0.4})
     verify_record(record, rows)
