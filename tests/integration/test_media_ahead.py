@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from core_bench import decoding, evaluate
+from core_bench.bundled.clip import FPS
 from core_bench.bundled.mp4 import write_mp4
 from core_bench.results import verify_record
 
@@ -73,6 +74,7 @@ def test_the_same_run_as_without(bench: Bench, films: Path, log: Path, monkeypat
     assert ahead.code == 0, ahead.said
     assert read_files(log) == ["0.mp4", "1.mp4", "2.mp4", "3.mp4"]
     verify_record(ahead.record, ahead.rows)
+    assert [row["fps"] for row in ahead.rows] == [[FPS]] * 4
     wait = ahead.record["tasks"]["films"]["media_wait"]
     assert 0 < wait["share"] < 1
     assert wait["seconds"] == pytest.approx(sum(row["times"]["media_ms"] for row in ahead.rows) / 1000)
