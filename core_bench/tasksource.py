@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from core_bench.taskfile import FunctionRef, YamlMap
 # What a function meets in a row that is not as it expected; anything else is a bug and shows its traceback.
 ROW_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 _JSON_SUFFIXES = (".jsonl", ".json")
+REVISION = "source_revision"  # column that rows of the hub get: the commit that they are of
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_OPTIONS = ("revision", "data_dir", "data_files", "token", "trust_remote_code")
 
 
@@ -239,9 +242,20 @@ def _from_hub(
             table = keys["process_docs"].resolve()(table)
         table = _undecoded(table.select(range(min(len(table), limit or len(table)))))
         store = _media_store()
-        docs: list[Doc | BadRow] = [{key: _stored(cell, store) for key, cell in row.items()} for row in table]
+        commit = _commit_of(table)
+        told = {} if commit is None else {REVISION: commit}
+        docs: list[Doc | BadRow] = [
+            {**{key: _stored(cell, store) for key, cell in row.items()}, **told} for row in table
+        ]
     base = data_dir or (folder if folder.is_dir() else Path())
     return Rows(docs, base, f"{path}, split {split}", store)
+
+
+def _commit_of(table: Any) -> str | None:
+    """The hub's commit that a table was read from, after which the library names the folder of its cache; None for a
+    local folder."""
+    folders = {part for file in table.cache_files for part in Path(file["filename"]).parts}
+    return next((name for name in sorted(folders) if _COMMIT.fullmatch(name)), None)
 
 
 @contextlib.contextmanager

@@ -158,6 +158,8 @@ class ModelWrapper(ChatPrompts, ABC):
             token_map=self.token_map(ids, inputs, visuals, max_pixels),
             spans=self.query_spans(sample, chat, ids),
             frames=tuple(visual.frames for visual in visuals),
+            fps=tuple(visual.fps for visual in visuals),
+            seconds=tuple(visual.seconds if visual.ticks else () for visual in visuals),
         )
 
     @abstractmethod
