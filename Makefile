@@ -11,7 +11,7 @@ LMMS_STAMP := $(LMMS_VENV)/.complete
 LMMS_PIP := $(LMMS_BIN) -m pip install --disable-pip-version-check --constraint constraints-lmms.txt
 CHECK_PYTHON = $(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else "core-bench needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
 
-.PHONY: run families test test-slow test-lmms test-all check claims context report clean
+.PHONY: run families test test-slow test-lmms test-all check context records report clean
 
 run: $(STAMP)
 	@scripts/demo.sh $(BIN)
@@ -60,15 +60,16 @@ clean:
 	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . \( -path ./$(VENV) -o -path ./$(LMMS_VENV) \) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The README's table of claims, from the records of `make run`.
-claims: $(STAMP)
-	$(BIN) -m core_bench.bundled.claims runs/demo --write README.md
-
 # Accuracy and prefill speed-up from 256 to 16K tokens. One to two hours on two cores; stopped, it goes on where it was.
 context: $(STAMP)
 	$(BIN) -m core_bench.bundled.context --model qwen3vl --out runs/context
 
-# Figures, their numbers and one page, from the committed records: runs/report/report.html. Half a minute, the same bytes every time.
+# The records that are committed, measured anew for every bundled family, and then `make report`. Half an hour to an hour on
+# two cores; stopped, it goes on where it was. LIMIT=2 make records: a try in runs/ that changes nothing else.
+records: $(STAMP)
+	@scripts/records.sh $(BIN)
+
+# From the committed records: leaderboard pages, runs/report/report.html, and the pictures and tables of claims in README.md and docs/.
+# A minute, the same bytes every time.
 report: $(STAMP)
-	$(BIN) -m core_bench leaderboard build
-	$(BIN) -m core_bench report leaderboard/results/*/ --out runs/report
+	@scripts/report.sh $(BIN)

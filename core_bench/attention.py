@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface, causal_mask_function
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
+from core_bench.chunks import Part, chunked
 from core_bench.heads import HeadPlan, HeadShape
 from core_bench.kernels.hybrid_attention import check_impl, hybrid_attention
 from core_bench.probes import AttentionTimer, MassProbe
@@ -57,6 +58,7 @@ def apply(
     impl: str = "auto",
     probe: MassProbe | AttentionTimer | None = None,
     input_ids: Tensor | None = None,
+    chunk: int | None = None,
 ) -> Iterator[None]:
     """Within the block, the language model's heads see what `plan` allows; afterwards the model is as before.
 
@@ -65,14 +67,14 @@ def apply(
     token with a filled cache. `impl` names the implementation of hybrid attention. A MassProbe needs the empty plan
     and collects while the prompt is read; an AttentionTimer goes with any plan. `input_ids` serves callers that enter
     the language model directly, so that blind heads can still tell visual tokens; otherwise they are read from the
-    model's call.
+    model's call. `chunk` reads prompts that many tokens at a time: less memory, the same result to rounding.
 
-    Raises ValueError: plan of another shape, unknown `impl`, a probe with a plan, a second `apply` on a model inside
-    the first; and during the forward: a padding mask with holes, a 4-D mask, a fixed-size cache, sliding-window
-    layers.
+    Raises ValueError: plan of another shape, unknown `impl`, a chunk below 1, a probe with a plan, a second `apply` on
+    a model inside the first; and during the forward: a padding mask with holes, a 4-D mask, a fixed-size cache,
+    sliding-window layers.
     """
     applied = _Applied(model, plan, impl, probe, input_ids)
-    with applied.installed():
+    with applied.installed(), applied.in_chunks(chunk):
         yield
 
 
@@ -107,6 +109,7 @@ class _Applied:
             raise ValueError("plan: has blind heads, but the model's config names no image or video token")
         self.input_ids = input_ids
         self.visual_BM: Tensor | None = None
+        self.part: Part | None = None
         self.call: dict[str, Any] = {}
         self.stock_mask: Tensor | None = None
         self.stock_mask_built = False
@@ -126,6 +129,12 @@ class _Applied:
                 undo.callback(self.model.register_forward_pre_hook(self._see_ids, with_kwargs=True).remove)
             yield
 
+    def in_chunks(self, size: int | None) -> AbstractContextManager[None]:
+        return nullcontext() if size is None else chunked(language_model(self.model), size, self._see_part)
+
+    def _see_part(self, part: Part | None) -> None:
+        self.part = part
+
     def _see_ids(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.input_ids = args[0] if args else kwargs.get("input_ids")
 
@@ -139,22 +148,25 @@ class _Applied:
         self.stock_mask, self.stock_mask_built, self.ranges = None, False, None
         if self.needs_visual:
             self._extend_visual(call["batch_size"], call["q_length"], int(call["q_offset"]))
-        if isinstance(self.probe, MassProbe) and self.is_first:
-            self.probe.begin(call["batch_size"], call["q_length"], len(self.layers))
+        if isinstance(self.probe, MassProbe) and self.is_first and int(call["q_offset"]) == 0:
+            length = call["q_length"] if self.part is None else self.part.length
+            self.probe.begin(call["batch_size"], length, len(self.layers))
         mask_BM: Tensor | None = call["attention_mask"]
         return mask_BM if mask_BM is not None and not mask_BM.all() else None
 
     @property
     def is_first(self) -> bool:
-        """Whether the forward starts a prompt: nothing was cached before it."""
-        return int(self.call["q_offset"]) == 0
+        """Whether the forward reads a prompt, or a part of one, before which nothing was cached."""
+        return int(self.call["q_offset"]) == (0 if self.part is None else self.part.start)
 
     @property
     def is_decode(self) -> bool:
-        return not self.is_first and self.call["q_length"] == 1
+        return self.part is None and not self.is_first and self.call["q_length"] == 1
 
     def _extend_visual(self, batch: int, n_queries: int, offset: int) -> None:
         ids = self.input_ids
+        if ids is not None and self.part is not None and ids.shape[1] == self.part.length:
+            ids = ids[:, self.part.start : self.part.stop]
         if ids is None or tuple(ids.shape) != (batch, n_queries):
             shape = None if ids is None else tuple(ids.shape)
             raise ValueError(f"apply: blind heads need input_ids of shape {(batch, n_queries)}, got {shape}")
@@ -191,7 +203,9 @@ class _Applied:
             result = _stock_function(self.stock_name, module)(module, q_BHND, k_BKMD, v_BKMD, mask, **kwargs)
         if isinstance(self.probe, MassProbe) and self.is_first:
             self._check_lengths(q_BHND, k_BKMD)
-            self.probe.observe(layer, q_BHND, k_BKMD, kv_range_B2=self.kv_range_B2(), scale=kwargs.get("scaling"))
+            start = 0 if self.part is None else self.part.start
+            ranges, scale = self.kv_range_B2(), kwargs.get("scaling")
+            self.probe.observe(layer, q_BHND, k_BKMD, start=start, kv_range_B2=ranges, scale=scale)
         return result
 
     def _own(self, layer: int, q_BHND: Tensor, k_BKMD: Tensor, v_BKMD: Tensor, scale: float | None) -> Tensor:

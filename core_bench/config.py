@@ -48,7 +48,8 @@ class RunConfig:
     None means: the bundled checkpoint (`checkpoint`), the mode's default tasks (`tasks`), the task's own limit
     (`max_new_tokens`), always for ablate and prefill for hybrid (`hold`), float32 on a CPU and bfloat16 on CUDA
     (`dtype`), the value recorded with the checkpoint, else 1024 and 64 tokens (`window`, `sink`). `device` "auto" is
-    CUDA where there is one. `overlap` is a share of a cell's area in [0, 1). `seed` draws random controls and placebos.
+    CUDA where there is one. `prefill_chunk` None reads a prompt at once. `overlap` is a share of a cell's area in
+    [0, 1). `seed` draws random controls and placebos.
     """
 
     model: str
@@ -69,6 +70,7 @@ class RunConfig:
     frames: int | None = None
     fps: float | None = None
     max_pixels: int | None = None
+    prefill_chunk: int | None = None
     max_new_tokens: int | None = None
     limit: int | None = None
     seed: int = 0
@@ -88,7 +90,7 @@ class RunConfig:
         one_of("--dtype", self.dtype, DTYPES)
         one_of("--attention", self.attention, ATTENTIONS)
         one_of("--device", re.sub(r":[0-9]+$", "", self.device), DEVICES)
-        for flag in ("window", "frames", "max_pixels", "max_new_tokens", "limit"):
+        for flag in ("window", "frames", "max_pixels", "prefill_chunk", "max_new_tokens", "limit"):
             _whole(f"--{flag.replace('_', '-')}", getattr(self, flag), least=1)
         for flag in ("sink", "seed"):
             _whole(f"--{flag}", getattr(self, flag), least=0)

@@ -124,7 +124,7 @@ class _Control:
                     max_pixels=config.max_pixels,
                     noise_seed=self.noise_seed,
                 )
-                score = spec.score(sample, generate(wrapper, config, spec, prepared, arm))
+                score = spec.score(sample, generate(wrapper, config, spec, prepared, arm, config.prefill_chunk)[0])
             except SampleError:
                 continue  # counted as failed in the arms already
             values.append(score.scores[spec.headline])

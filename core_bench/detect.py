@@ -10,13 +10,16 @@ import numpy as np
 
 from core_bench import headtables
 from core_bench.config import RunConfig
+from core_bench.decoding import MediaAhead, with_lap
 from core_bench.errors import SampleError, one_line
 from core_bench.evidence import omega, placebos
 from core_bench.heads import HeadScores, pool_scores
+from core_bench.memory import within_memory
 from core_bench.progress import track
 from core_bench.provenance import media_marks
 from core_bench.ram import SampleRam, accumulate, measure
 from core_bench.runfolder import Row, RunFolder
+from core_bench.running import row_head
 from core_bench.schema import Prepared, Sample
 from core_bench.taskspec import FailedSample, TaskSpec
 
@@ -30,9 +33,11 @@ TaskSamples = Sequence[tuple[TaskSpec, Sequence[Sample | FailedSample]]]
 def detect(wrapper: ModelWrapper, config: RunConfig, tasks: TaskSamples, folder: RunFolder) -> None:
     """Measure every sample of `tasks` that `folder` has no row of yet."""
     for spec, samples in tasks:
-        for sample in track(samples, f"{spec.name}: detect"):
-            if (spec.name, sample.id, ARM, None) not in folder.done:
-                folder.append(_row(wrapper, config, spec, sample))
+        todo = [sample for sample in samples if (spec.name, sample.id, ARM, None) not in folder.done]
+        unread = [sample for sample in todo if isinstance(sample, Sample)]
+        with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
+            for sample in track(todo, f"{spec.name}: detect"):
+                folder.append(*with_lap([_row(wrapper, config, spec, sample, media)], media))
 
 
 def tables(rows: Sequence[Row], tasks: TaskSamples) -> dict[str, HeadScores]:
@@ -101,33 +106,47 @@ def query_rows(prepared: Prepared, rule: str) -> tuple[int, ...]:
     return prepared.spans[rule]
 
 
-def measure_sample(wrapper: ModelWrapper, config: RunConfig, sample: Sample) -> tuple[SampleRam, Prepared]:
-    """RAM of one sample under the config's query rule, overlap, frames and seed. Raises SampleError."""
-    prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
+def measure_sample(
+    wrapper: ModelWrapper, config: RunConfig, sample: Sample, media: MediaAhead | None = None
+) -> tuple[SampleRam, Prepared, int | None]:
+    """RAM of one sample under the config's query rule, overlap, frames and seed; and the chunk that its prompt was read
+    in (None: at once). Raises SampleError."""
+    visuals = None if media is None else media.read(sample)
+    prepared = wrapper.prepare(
+        sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels, visuals=visuals
+    )
     evidence = omega(sample.evidence, prepared.token_map, config.overlap)
     seed = zlib.crc32(f"{config.seed}/{sample.task}/{sample.id}".encode())
     elsewhere = placebos(evidence, prepared.token_map, seed=seed)
-    return measure(wrapper, prepared, evidence, elsewhere, query_rows(prepared, config.query)), prepared
+    rows = query_rows(prepared, config.query)
+    measured, chunk = within_memory(
+        lambda size: measure(wrapper, prepared, evidence, elsewhere, rows, size),
+        prepared.token_map.length,
+        config.prefill_chunk,
+    )
+    return measured, prepared, chunk
 
 
-def _row(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample) -> Row:
-    row: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": ARM, "draw": None}
+def _row(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample, media: MediaAhead
+) -> Row:
+    row = row_head(spec, sample, ARM)
     if isinstance(sample, FailedSample):
         return {**row, "failure": sample.reason}
     import torch
 
     try:
-        measured, prepared = measure_sample(wrapper, config, sample)
+        measured, prepared, chunk = measure_sample(wrapper, config, sample, media)
     except (SampleError, torch.OutOfMemoryError) as error:
         return {**row, "failure": one_line(error)}
     return {
         **row,
         "failure": None,
-        "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},
-        "frames": [list(frames) for frames in prepared.frames],
+        **prepared.to_row(),
         "ram": measured.ram.tolist(),
         "placebo": None if measured.placebo is None else measured.placebo.tolist(),
         "chance": measured.chance,
+        **({} if chunk is None else {"chunk": chunk}),
     }
 
 

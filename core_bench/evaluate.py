@@ -23,7 +23,7 @@ from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
 from core_bench.heads import Head, HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
-from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, versions
+from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, sources, versions
 from core_bench.ranking import SHARE as RANKING_SHARE
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
 
 EXIT_NOTHING_SCORED = 1
+LONG_WAIT = 0.2  # share of the time that is worth a note
 Tasks = list[tuple[TaskSpec, list[Sample | FailedSample]]]
 
 
@@ -78,6 +79,7 @@ def run(config: RunConfig) -> int:
     if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
         _compare_with_known(config, wrapper)
     _say_failures(rows, config.out_dir())
+    _say_waits(record)
     say(f"record: {config.out_dir() / 'record.json'}")
     return exit_code(record, config.strict)
 
@@ -141,6 +143,14 @@ def _say_failures(rows: Sequence[dict[str, Any]], out: Path) -> None:
         say(f"{len(reasons)} samples failed, {times} of them so: {reason} (all reasons: {out / 'samples.jsonl'})")
 
 
+def _say_waits(record: dict[str, Any]) -> None:
+    """The tasks that waited long for their media: a faster disk, fewer frames or more CPU cores would help them."""
+    for name, task in record["tasks"].items():
+        wait = task.get("media_wait")
+        if wait is not None and wait["share"] > LONG_WAIT:
+            say(f"note: {name}: {wait['share']:.0%} of the time was spent waiting for media ({wait['seconds']:.0f} s)")
+
+
 def _first_line(config: RunConfig, wrapper: ModelWrapper) -> str:
     if config.checkpoint is None:
         return (
@@ -160,6 +170,7 @@ def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Sess
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
+    settings |= sources(tasks)
     heads, arms = None, []
     window, sink = window_and_sink(config, wrapper.checkpoint_hash)
     ranking = [spec.name for spec, _ in tasks if spec.ranks and config.mode != "detect"]

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from core_bench.attention import apply, language_model
+from core_bench.chunks import CACHE_NAMES
 from core_bench.heads import HeadPlan
 from core_bench.probes import AttentionTimer, MassProbe, synchronize
 
-_CACHE_NAMES = ("cache", "past_key_values")  # what transformers calls the cache, in newer and older releases
 _VISION_TOWERS = ("visual", "vision_tower", "vision_model", "vision_encoder", "image_tower")
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -37,8 +37,10 @@ class LanguagePrefill:
     `inputs` are the model's keyword arguments, on its device. Times are in milliseconds, synchronised on CUDA.
     """
 
-    def __init__(self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "auto") -> None:
-        self.model, self.impl = model, impl
+    def __init__(
+        self, model: PreTrainedModel, inputs: Mapping[str, Any], *, impl: str = "auto", chunk: int | None = None
+    ) -> None:
+        self.model, self.impl, self.chunk = model, impl, chunk
         self.inputs = dict(inputs)
         self.device = model.device
         self._vision_calls: list[tuple[nn.Module, Call]] = []
@@ -49,7 +51,7 @@ class LanguagePrefill:
         found: list[Call] = []
 
         def stop(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-            kept = {name: value for name, value in kwargs.items() if name not in _CACHE_NAMES}
+            kept = {name: value for name, value in kwargs.items() if name not in CACHE_NAMES}
             found.append((args, kept | {"use_cache": True}))
             raise _Captured
 
@@ -99,15 +101,17 @@ class LanguagePrefill:
 
     def verify(self, plan: HeadPlan) -> None:
         """Raises RuntimeError unless `logits(plan)` is bit-identical to the full model's last-token logits."""
-        with torch.inference_mode(), apply(self.model, plan, impl=self.impl):
+        with torch.inference_mode(), apply(self.model, plan, impl=self.impl, chunk=self.chunk):
             full = self.model(**self.inputs, logits_to_keep=1).logits[:, -1]
         alone = self.logits(plan)
-        if not torch.equal(full, alone):
+        # NaN beside NaN: a broken model is told where its answer is asked for.
+        if not torch.allclose(full, alone, rtol=0, atol=0, equal_nan=True):
             off = float((full.float() - alone.float()).abs().max())
             raise RuntimeError(f"language prefill: logits differ from the full forward by up to {off:.3g}")
 
     def _applied(self, plan: HeadPlan, probe: MassProbe | AttentionTimer | None = None) -> Any:
-        return apply(self.model, plan, impl=self.impl, probe=probe, input_ids=self.inputs.get("input_ids"))
+        ids = self.inputs.get("input_ids")
+        return apply(self.model, plan, impl=self.impl, probe=probe, input_ids=ids, chunk=self.chunk)
 
     def _forward(self) -> Tensor:
         args, kwargs = self._call

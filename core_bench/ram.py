@@ -19,6 +19,7 @@ from core_bench.schema import Prepared
 from core_bench.stats import clustered_mean
 
 if TYPE_CHECKING:
+    from core_bench.attention import MassProbe
     from core_bench.model_wrappers.base import ModelWrapper
 
 FloatArray = NDArray[np.float64]
@@ -49,12 +50,14 @@ def measure(
     omega: Sequence[int],
     placebos: Sequence[Sequence[int]],
     rows: Sequence[int],
+    chunk: int | None = None,
 ) -> SampleRam:
     """Attention mass of every head at the query tokens `rows` on the token positions `omega` and on each placebo set.
 
     The model runs its own attention once; beside it only the rows asked for are computed, layer by layer, and reduced
-    at once: memory O(heads x rows x prompt tokens), never prompt tokens squared. Nothing is generated. Raises
-    SampleError where there is no query token or no evidence token, or a position lies outside the prompt.
+    at once: memory O(heads x rows x prompt tokens), never prompt tokens squared. `chunk` reads the prompt so many
+    tokens at a time, with the same result to rounding. Nothing is generated. Raises SampleError where there is no query
+    token or no evidence token, or a position lies outside the prompt.
     """
     length = prepared.token_map.length
     for name, positions in (("query", rows), ("evidence", omega), *(("placebo", placebo) for placebo in placebos)):
@@ -68,11 +71,20 @@ def measure(
     from core_bench.attention import MassProbe, apply
 
     probe = MassProbe(rows=tuple(rows), sets=(tuple(omega), *(tuple(placebo) for placebo in placebos)))
-    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe):
+    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe, chunk=chunk):
         wrapper.model(**wrapper.device_inputs(prepared), use_cache=False, logits_to_keep=1)
-    mass_LHS = probe.mass.double().cpu().numpy()
+    mass_LHS = finite_mass(probe)
     placebo = mass_LHS[..., 1:].mean(axis=-1) if placebos else None
     return SampleRam(ram=mass_LHS[..., 0], placebo=placebo, chance=chance_level(omega, rows))
+
+
+def finite_mass(probe: MassProbe) -> FloatArray:
+    """What the probe collected, float64 [layers, heads, sets]. SampleError, which names the layer, for NaN."""
+    mass_LHS: FloatArray = probe.mass.double().numpy()
+    broken = np.flatnonzero(~np.isfinite(mass_LHS).all(axis=(1, 2)))
+    if len(broken):
+        raise SampleError(f"the model's attention is not finite from layer {broken[0]} on")
+    return mass_LHS
 
 
 def accumulate(samples: Sequence[SampleRam], clusters: Sequence[Hashable]) -> HeadScores:

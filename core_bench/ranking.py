@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from core_bench.errors import SampleError
 from core_bench.evidence import omega
 from core_bench.heads import HeadPlan
+from core_bench.ram import finite_mass
 from core_bench.schema import Prepared, Region
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def rank(
     prepared: Prepared,
     candidates: Mapping[str, Sequence[tuple[Any, Region]]],
     heads: Sequence[tuple[int, int]],
+    chunk: int | None = None,
 ) -> dict[str, list[Any]]:
     """The labels of each kind of candidates, most attention first, ties in the order given; one that has no token in
     the prompt comes last. SampleError for a prompt without a question or without any candidate."""
@@ -39,10 +41,10 @@ def rank(
         raise SampleError("ranking: the prompt has no question, or shows none of the candidates")
     probe = MassProbe(rows=rows, sets=[flat[index][2] for index in seen])
     inputs = wrapper.device_inputs(prepared)
-    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe):
+    with torch.inference_mode(), apply(wrapper.model, HeadPlan.empty(wrapper.shape), probe=probe, chunk=chunk):
         wrapper.model(**inputs, logits_to_keep=1, use_cache=False)
-    mass_LHS = probe.mass.double()
-    mass_S = torch.stack([mass_LHS[layer, head] for layer, head in heads]).sum(dim=0)
+    mass_LHS = finite_mass(probe)
+    mass_S = sum(mass_LHS[layer, head] for layer, head in heads)
     scores = dict(zip(seen, mass_S.tolist(), strict=True))
     order = sorted(range(len(flat)), key=lambda index: (-scores.get(index, -1.0), index))
     return {kind: [flat[index][1] for index in order if flat[index][0] == kind] for kind in candidates}

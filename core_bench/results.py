@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -102,7 +103,7 @@ def strip_times(record: JSON) -> JSON:
     """A copy without measured times: what must be equal between two runs of the same command."""
     tasks = {
         name: {
-            **task,
+            **{k: v for k, v in task.items() if k != "media_wait"},
             "arms": {arm: {k: v for k, v in body.items() if k != "prefill"} for arm, body in task["arms"].items()},
         }
         for name, task in record["tasks"].items()
@@ -180,6 +181,8 @@ def _task(
         "n": len({row["id"] for row in everything}),
         "n_failed": len({row["id"] for row in everything if row["failure"] is not None}),
         "tokens": _tokens(everything),
+        **_media_wait(everything),
+        **_defects(everything),
         **({} if controls is None else {"controls": controls}),
         "arms": {
             name: _arm(arms.get(name, []), plan, headline, None if name == baseline else base)
@@ -287,6 +290,22 @@ def _prefill(rows: list[Row], base: list[Row] | None) -> JSON | None:
         )
         body["speedup"] = {"value": value, "ci95": None if interval is None else list(interval), "n": len(shared)}
     return body
+
+
+def _media_wait(rows: list[Row]) -> JSON:
+    """{"media_wait": ...} of samples that were timed; every sample counts once, whatever its number of arms."""
+    times = {row["id"]: row["times"] for row in rows if (row.get("times") or {}).get("sample_ms")}
+    if not times:
+        return {}
+    waited, whole = (math.fsum(t[name] for t in times.values()) for name in ("media_ms", "sample_ms"))
+    return {"media_wait": {"seconds": waited / 1000, "share": waited / whole}}
+
+
+def _defects(rows: list[Row]) -> JSON:
+    """{"defects": {kind: samples}} where a row has any; a sample counts once, whatever its number of arms."""
+    kinds = {row["id"]: row["defects"] for row in rows if row.get("defects")}
+    counts = Counter(kind for sample in kinds.values() for kind in set(sample))
+    return {"defects": dict(sorted(counts.items()))} if counts else {}
 
 
 def _tokens(rows: list[Row]) -> JSON | None:

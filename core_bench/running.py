@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from core_bench.arms import Arm
 from core_bench.config import RunConfig
+from core_bench.decoding import MediaAhead, with_lap
 from core_bench.errors import SampleError, one_line
 from core_bench.heads import Head
+from core_bench.memory import within_memory
 from core_bench.metrics import Score
 from core_bench.progress import track
 from core_bench.ranking import rank
@@ -39,12 +41,17 @@ def run_arms(
     hybrid runs; every timed arm is first shown bit-identical to the full forward, once a task.
     """
     verified: set[str] = set()
-    for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
-        turn = number % len(arms)
+
+    def missing(sample: Sample | FailedSample, turn: int = 0) -> list[Arm]:
         ordered = [*arms[turn:], *arms[:turn]]
-        todo = [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
-        if todo:
-            folder.append(*_rows(wrapper, config, spec, sample, todo, verified, heads))
+        return [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
+
+    unread = [sample for sample in samples if isinstance(sample, Sample) and missing(sample)]
+    with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
+        for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
+            if todo := missing(sample, number % len(arms)):
+                rows = _rows(wrapper, config, spec, sample, todo, verified, heads, media)
+                folder.append(*with_lap(rows, media))
 
 
 def _rows(
@@ -55,22 +62,26 @@ def _rows(
     arms: Sequence[Arm],
     verified: set[str],
     ranking_heads: Sequence[Head],
+    media: MediaAhead,
 ) -> list[Row]:
     """Rows of one sample. They are appended together: times of its arms belong to one interleaved measurement.
 
-    Running out of GPU memory is a failure of this sample and arm, like an unreadable file: others may be shorter.
+    Running out of GPU memory is answered by reading the prompt in smaller chunks. If that does not help either, it is a
+    failure of this sample and arm, like an unreadable file: others may be shorter.
     """
     import torch
 
-    heads = [
-        {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm.name, "draw": arm.draw}
-        for arm in arms
-    ]
+    heads = [row_head(spec, sample, arm.name, arm.draw) for arm in arms]
     try:
         if isinstance(sample, FailedSample):
             raise SampleError(sample.reason)
-        prepared = wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
-        times = _prefill_times(wrapper, config, prepared, arms, verified)
+        prepared = wrapper.prepare(sample, visuals=media.read(sample), max_pixels=config.max_pixels)
+        # All arms in chunks of one size, so that their times can be compared.
+        times, chunk = within_memory(
+            lambda size: _prefill_times(wrapper, config, prepared, arms, verified, media, size),
+            prepared.token_map.length,
+            config.prefill_chunk,
+        )
     except (SampleError, torch.OutOfMemoryError) as error:
         return [{**head, "failure": one_line(error)} for head in heads]
     rows: list[Row] = []
@@ -78,10 +89,7 @@ def _rows(
         begin = time.perf_counter()
         prediction = None
         try:
-            if spec.ranks:
-                prediction = write_ranking(rank(wrapper, prepared, spec.candidates(sample), ranking_heads))
-            else:
-                prediction = generate(wrapper, config, spec, prepared, arm)
+            prediction, used = _predict(wrapper, config, spec, sample, prepared, arm, ranking_heads, chunk)
             generate_ms = (time.perf_counter() - begin) * 1000
             score = spec.score(sample, prediction, boxes=wrapper.BOXES)
         except (SampleError, torch.OutOfMemoryError) as error:
@@ -92,16 +100,53 @@ def _rows(
                 **head,
                 **scored_fields(sample, prepared, prediction, score),
                 "times": {**timed, "generate_ms": generate_ms},
+                **({} if used is None else {"chunk": used}),
             }
         )
     return rows
 
 
-def generate(wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm) -> str:
-    """The answer under one arm."""
+def row_head(spec: TaskSpec, sample: Sample | FailedSample, arm: str, draw: int | None = None) -> Row:
+    """The fields that every row of a sample has, failed or not."""
+    head: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm, "draw": draw}
+    return {**head, "defects": list(sample.defects)} if sample.defects else head
+
+
+def _predict(
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    spec: TaskSpec,
+    sample: Sample,
+    prepared: Prepared,
+    arm: Arm,
+    ranking_heads: Sequence[Head],
+    chunk: int | None,
+) -> tuple[str, int | None]:
+    """What is scored, and the chunk that the prompt was read in (None: at once)."""
+    if not spec.ranks:
+        return generate(wrapper, config, spec, prepared, arm, chunk)
+    candidates = spec.candidates(sample)
+    ranked, used = within_memory(
+        lambda size: rank(wrapper, prepared, candidates, ranking_heads, size), prepared.token_map.length, chunk
+    )
+    return write_ranking(ranked), used
+
+
+def generate(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm, chunk: int | None
+) -> tuple[str, int | None]:
+    """The answer under one arm, and the chunk that the prompt was read in (None: at once)."""
+    return within_memory(
+        lambda size: _answer(wrapper, config, spec, prepared, arm, size), prepared.token_map.length, chunk
+    )
+
+
+def _answer(
+    wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, prepared: Prepared, arm: Arm, chunk: int | None
+) -> str:
     from core_bench.attention import apply
 
-    with apply(wrapper.model, arm.plan, impl=config.attention):
+    with apply(wrapper.model, arm.plan, impl=config.attention, chunk=chunk):
         return wrapper.generate(prepared, config.max_new_tokens or spec.max_new_tokens)
 
 
@@ -114,22 +159,28 @@ def scored_fields(sample: Sample, prepared: Prepared, prediction: str, score: Sc
         **({"groups": dict(score.groups)} if score.groups else {}),
         "failure": None,
         "unparsed": score.unparsed,
-        "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},
-        "frames": [list(frames) for frames in prepared.frames],
+        **prepared.to_row(),
     }
 
 
 def _prefill_times(
-    wrapper: ModelWrapper, config: RunConfig, prepared: Prepared, arms: Sequence[Arm], verified: set[str]
+    wrapper: ModelWrapper,
+    config: RunConfig,
+    prepared: Prepared,
+    arms: Sequence[Arm],
+    verified: set[str],
+    media: MediaAhead,
+    chunk: int | None,
 ) -> list[dict[str, float]]:
     """For every arm {language_ms, vision_ms}; empty where the mode times nothing."""
     if config.mode not in TIMED_MODES:
         return [{} for _ in arms]
     from core_bench.prefill import LanguagePrefill
 
-    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=config.attention)
+    prefill = LanguagePrefill(wrapper.model, wrapper.device_inputs(prepared), impl=config.attention, chunk=chunk)
     for arm in arms:
         if arm.name not in verified:
             prefill.verify(arm.plan)  # also the warm-up
             verified.add(arm.name)
-    return [{"language_ms": prefill.time_ms(arm.plan), "vision_ms": prefill.vision_ms} for arm in arms]
+    with media.paused():
+        return [{"language_ms": prefill.time_ms(arm.plan), "vision_ms": prefill.vision_ms} for arm in arms]

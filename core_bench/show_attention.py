@@ -55,10 +55,16 @@ class KeyMassProbe(MassProbe):
         q_BHND: Tensor,
         k_BKMD: Tensor,
         *,
+        start: int = 0,
         kv_range_B2: Sequence[tuple[int, int]],
         scale: float | None,
     ) -> None:
-        """Takes one layer's queries and keys as its attention sees them; extra memory O(R x M) for each shown head."""
+        """Takes one layer's queries and keys as its attention sees them; extra memory O(R x M) for each shown head.
+
+        The whole prompt at once: `start` is 0.
+        """
+        if start:
+            raise ValueError("KeyMassProbe: expected a prompt that is read at once, got one in chunks")
         group = q_BHND.shape[1] // k_BKMD.shape[1]
         start, end = kv_range_B2[0]
         factor = q_BHND.shape[-1] ** -0.5 if scale is None else scale

@@ -140,11 +140,12 @@ def _said(scale: float) -> str:
 def _evidence_view(picture: Image.Image, panel: Panel, cells: dict[int, Rectangle], scale: float) -> Image.Image:
     """The picture in its colors under thin lines between cells, Omega's cells tinted and framed, the evidence boxes."""
     pixels = np.asarray(picture, dtype=np.float64).copy()
-    line_YX, omega_YX = np.zeros(pixels.shape[:2], dtype=bool), np.zeros(pixels.shape[:2], dtype=bool)
+    width, height = picture.size
+    line_YX, omega_YX = np.zeros((height, width), dtype=bool), np.zeros((height, width), dtype=bool)
     for position, (x0, y0, x1, y1) in cells.items():
         omega_YX[y0:y1, x0:x1] |= position in panel.omega
-        line_YX[[y0, min(y1, picture.height - 1)], x0:x1] = True
-        line_YX[y0:y1, [x0, min(x1, picture.width - 1)]] = True
+        line_YX[[y0, min(y1, height - 1)], x0:x1] = True
+        line_YX[y0:y1, [x0, min(x1, width - 1)]] = True
     line_YX &= all(x1 - x0 >= _LEAST_CELL and y1 - y0 >= _LEAST_CELL for x0, y0, x1, y1 in _inner(cells))
     bright_YX = pixels.mean(axis=2) >= 128
     pixels[line_YX & bright_YX] -= _LINE  # seen on any picture, and hides none of it

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from core_bench.heads import Head
+from core_bench.prompttext import on_one_line
 from core_bench.ram import chance_level
 from core_bench.schema import Prepared, Sample
 from core_bench.show_attention import FloatArray, Shares, shares
@@ -60,11 +61,6 @@ def caption(shown: Shown) -> list[str]:
     else:
         lines.append(f"no RAM: {shown.why_empty}")
     return lines
-
-
-def on_one_line(text: str) -> str:
-    """With every run of white space as one space."""
-    return " ".join(text.split())
 
 
 def head_table(shown: Shown) -> str:

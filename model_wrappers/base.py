@@ -11,6 +11,7 @@ import os
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -19,12 +20,21 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
+from transformers import LogitsProcessorList
 
 from core_bench.errors import SampleError
 from core_bench.heads import HeadShape
 from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.chat import ChatPrompts
-from core_bench.model_wrappers.loading import check_agreement, content_hash, load_model, load_processor, pin_revision
+from core_bench.model_wrappers.finite import FiniteLogits, first_broken_layer
+from core_bench.model_wrappers.loading import (
+    check_agreement,
+    content_hash,
+    empty_model,
+    load_model,
+    load_processor,
+    pin_revision,
+)
 from core_bench.schema import Prepared, Sample, TokenMap
 from core_bench.subtitles import with_subtitles
 
@@ -93,6 +103,18 @@ class ModelWrapper(ChatPrompts, ABC):
         check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
         return cls(model, processor, checkpoint=name, revision=revision)
 
+    @classmethod
+    def without_weights(cls, checkpoint: str | os.PathLike[str], *, revision: str | None = None) -> Self:
+        """The same model with no numbers in it, made from the config alone: it prepares prompts, and can do no more.
+
+        Of a hub id only the config and the processor's files are fetched. Raises UserError as `load` does.
+        """
+        name = os.path.expanduser(os.fspath(checkpoint))
+        revision = pin_revision(name, revision, cls.FAMILY, cls.MODEL_TYPES)
+        model, processor = empty_model(name, revision), load_processor(name, revision)
+        check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
+        return cls(model, processor, checkpoint=name, revision=revision)
+
     def prepare(
         self,
         sample: Sample,
@@ -101,15 +123,18 @@ class ModelWrapper(ChatPrompts, ABC):
         fps: float | None = None,
         max_pixels: int | None = None,
         noise_seed: int | None = None,
+        visuals: Sequence[Visual] | None = None,
     ) -> Prepared:
         """Inputs of one sample: the media in order, then the prompt; `prime` after the generation prompt.
 
         Videos: `frames` or `fps`; with neither, as many as the medium says, else up to 32, evenly. What `max_pixels`
         caps is the family's, see its docstring; default: the checkpoint's own limits. `noise_seed` replaces every
-        picture and frame by seeded noise of the same size. Raises SampleError for media that cannot be read, a medium
-        the processor refuses, and control tokens in the sample's texts.
+        picture and frame by seeded noise of the same size. `visuals`: the media, where they have been read already.
+        Raises SampleError for media that cannot be read, a medium the processor refuses, and control tokens in the
+        sample's texts.
         """
-        visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
+        if visuals is None:
+            visuals = [read_visual(medium, frames=frames, fps=fps) for medium in sample.media]
         if noise_seed is not None:
             visuals = [as_noise(visual, sample.id, n, noise_seed) for n, visual in enumerate(visuals)]
         sample = with_subtitles(sample, visuals)
@@ -133,6 +158,8 @@ class ModelWrapper(ChatPrompts, ABC):
             token_map=self.token_map(ids, inputs, visuals, max_pixels),
             spans=self.query_spans(sample, chat, ids),
             frames=tuple(visual.frames for visual in visuals),
+            fps=tuple(visual.fps for visual in visuals),
+            seconds=tuple(visual.seconds if visual.ticks else () for visual in visuals),
         )
 
     @abstractmethod
@@ -197,12 +224,33 @@ class ModelWrapper(ChatPrompts, ABC):
         return moved
 
     def generate(self, prepared: Prepared, max_new_tokens: int) -> str:
-        """The greedy continuation as text, without special tokens and without the primed start of the answer."""
-        inputs = self.device_inputs(prepared)
-        with torch.inference_mode():
-            ids_BN = self.model.generate(**inputs, max_new_tokens=max_new_tokens, do_sample=False, num_beams=1)
+        """The greedy continuation as text, without special tokens and without the primed start of the answer.
+
+        Raises SampleError, which names the layer, where the model's numbers are no longer finite.
+        """
+        try:
+            ids_BN = self._generate(prepared, max_new_tokens)
+        except SampleError as error:
+            with (
+                first_broken_layer(self.language_model.get_submodule("layers").children()) as broken,
+                suppress(SampleError),
+            ):
+                self._generate(prepared, max_new_tokens)
+            where = f"from layer {broken[0]} on" if broken else "in the output head"
+            raise SampleError(f"{error}, {where}") from None
         new_ids = ids_BN[0, prepared.token_map.length :]
         return str(self.processor.tokenizer.decode(new_ids, skip_special_tokens=True))
+
+    def _generate(self, prepared: Prepared, max_new_tokens: int) -> torch.Tensor:
+        with torch.inference_mode():
+            ids_BN: torch.Tensor = self.model.generate(
+                **self.device_inputs(prepared),
+                max_new_tokens=max_new_tokens,
+                do_sample=False,
+                num_beams=1,
+                logits_processor=LogitsProcessorList([FiniteLogits()]),
+            )
+        return ids_BN
 
 
 def as_noise(visual: Visual, sample_id: str, medium: int, seed: int) -> Visual:

@@ -115,10 +115,19 @@ class Tokens(Strict):
     visual_median: float
 
 
+class MediaWait(Strict):
+    """Time that the samples waited for their pixels, and its share of all the time spent on them."""
+
+    seconds: float
+    share: float
+
+
 class Task(Strict):
     n: Count
     n_failed: Count
     tokens: Tokens | None
+    media_wait: MediaWait | None = None
+    defects: dict[str, Count] | None = None  # kind -> number of samples whose records are known to have it
     controls: Controls | None = None
     arms: dict[str, Arm]
 
@@ -231,14 +240,21 @@ class RowTokens(Strict):
 
 
 class RowTimes(Strict):
+    """`media_ms` and `sample_ms` are of the sample, in all its rows: waiting for its pixels, and everything."""
+
     language_ms: float | None = None
     vision_ms: float | None = None
     generate_ms: float | None = None
+    media_ms: float | None = None
+    sample_ms: float | None = None
 
 
 class SampleRow(Strict):
     """One sample under one arm. `ram`, `placebo` ([layers][heads]) and `chance` belong to arm "detect" alone.
-    `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg)."""
+    `frames`, `fps` and `seconds` have an entry a medium: native frame indices, the file's average frame rate and, where
+    it varies, when each frame is shown. `defects`: what the task knows to be wrong with the record.
+    `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg).
+    `chunk`: the prompt was read so many tokens at a time."""
 
     task: str
     id: str
@@ -253,7 +269,11 @@ class SampleRow(Strict):
     unparsed: bool = False
     tokens: RowTokens | None = None
     frames: list[list[int]] = []
+    fps: list[float | None] = []
+    seconds: list[list[float]] = []
+    defects: list[str] = []
     times: RowTimes | None = None
+    chunk: int | None = None
     ram: Grid | None = None
     placebo: Grid | None = None
     chance: float | None = None

@@ -3,7 +3,8 @@
 `python -m core_bench.bundled.claims RUNS` prints them beside what they must be, with what the study reports of other
 models in a table of its own; `--write README.md` puts all that between the file's claims marks. RUNS holds detect/,
 ablate/, hybrid/ and speed.json, as `make run` leaves them in runs/demo; detect/ and speed.json may be missing. With
-several RUNS, one of each family, it is one table with a column a family.
+several RUNS, one of each family, it is one table with a column a family. `--board leaderboard` reads the published
+records instead: RUNS are then families, none for all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from typing import Any
 from tabulate import tabulate
 
 from core_bench.board.reported import REPORTED, REPORTED_TITLE
+from core_bench.bundled.records import MODES, published
 from core_bench.errors import UserError
-from core_bench.runfolder import load_record, write_text
+from core_bench.runfolder import RECORD, load_record, write_text
 from core_bench.tables import percent, points, stability_lines, times
 
 JSON = dict[str, Any]
-BEGIN, END = "<!-- claims: written by `make claims`, do not edit -->", "<!-- claims: end -->"
+BEGIN, END = "<!-- claims: written by `make report`, do not edit -->", "<!-- claims: end -->"
 
 
 @dataclass(frozen=True)
@@ -180,20 +182,36 @@ def _speedup(arm: JSON) -> str:
     return times((arm.get("prefill") or {}).get("speedup"))
 
 
-def _read(runs: Path) -> tuple[str, list[Claim], list[Claim], JSON | None]:
-    """Model, claims about accuracy, claims about speed, and stability of the records in a folder."""
-    ablate, hybrid = (load_record(runs / name / "record.json") for name in ("ablate", "hybrid"))
-    stability = _stability(runs / "detect" / "record.json")
-    return str(ablate["run"]["model"]), claims(ablate, hybrid), _speed(runs / "speed.json"), stability
+Found = tuple[str, list[Claim], list[Claim], JSON | None]
+
+
+def _read(runs: Mapping[str, Path], prefill: Path) -> Found:
+    """Model, claims about accuracy, claims about speed, and stability of the records in the folders of `runs`."""
+    ablate, hybrid = (load_record(runs[name] / RECORD) for name in ("ablate", "hybrid"))
+    return str(ablate["run"]["model"]), claims(ablate, hybrid), _speed(prefill), _stability(runs["detect"] / RECORD)
+
+
+def _read_all(names: Sequence[str], board: Path | None) -> list[Found]:
+    """Of folders of runs, or of families on a board."""
+    if board is None:
+        folders = [Path(name) for name in names]
+        return [_read({mode: folder / mode for mode in MODES}, folder / "speed.json") for folder in folders]
+    there = published(board)
+    if unknown := [name for name in names if name not in there]:
+        raise UserError(f"--board {board}: expected families of {', '.join(there) or 'none'}, got {unknown[0]}")
+    return [_read(there[name].runs, there[name].prefill) for name in names or there]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m core_bench.bundled.claims", description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+")
+    parser.add_argument("runs", nargs="*", metavar="RUNS")
+    parser.add_argument("--board", type=Path, metavar="DIR", help="a leaderboard, whose families RUNS name")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between this file's claims marks")
     args = parser.parse_args()
     try:
-        read = [_read(runs) for runs in args.runs]
+        read = _read_all(args.runs, args.board)
+        if not read:
+            raise UserError("expected a folder of runs, or --board DIR with runs of bundled checkpoints, got none")
         families = {model: [*accuracy, *speed] for model, accuracy, speed, _ in read}
         if len(families) < len(read):
             raise UserError(f"expected runs of one model each, got {', '.join(model for model, *_ in read)}")

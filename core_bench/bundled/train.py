@@ -278,10 +278,8 @@ class Trainer:
             self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.log, self.spared = state["step"], state["log"], state["spared"]
             return
-        recipe = self.recipe
-        accuracy = warm_start(
-            self.model, self.turns, self.feed, recipe.seed, recipe.probe_steps, recipe.probe_decay_from
-        )
+        made = self.recipe
+        accuracy = warm_start(self.model, self.turns, self.feed, made.seed, made.probe_steps, made.probe_decay_from)
         print("probes", accuracy, flush=True)
         self.log.append({"step": 0, "probes": accuracy})
 

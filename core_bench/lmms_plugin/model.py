@@ -80,7 +80,7 @@ class CoreModel(lmms):
     def _generate(self, sample: Sample, max_new_tokens: int) -> str:
         config = self.run_config
         prepared = self.wrapper.prepare(sample, frames=config.frames, fps=config.fps, max_pixels=config.max_pixels)
-        with apply(self.wrapper.model, self.arm.plan, impl=config.attention):
+        with apply(self.wrapper.model, self.arm.plan, impl=config.attention, chunk=config.prefill_chunk):
             return self.wrapper.generate(prepared, max_new_tokens)
 
     def _refuse_overlap(self, requests: list[Instance]) -> None:

@@ -79,7 +79,7 @@ def read_inputs(runs: Sequence[str]) -> Inputs:
         else:
             key, found = _tables_alone(path)
             _join(detections, key, found, name)
-    _refuse_two_of_a_name(inputs.records)
+    _refuse_two_of_a_name(inputs)
     inputs.detections, inputs.ablations = list(detections.values()), list(sweeps.values())
     for group in (inputs.detections, inputs.ablations, inputs.hybrids):
         _tell_apart(group)
@@ -190,16 +190,17 @@ def _swept(there: Trial, more: Trial) -> Trial:
     return Trial(there.label, there.record, tasks, rows, there.runs + more.runs)
 
 
-def _refuse_two_of_a_name(records: Sequence[JSON]) -> None:
-    """Head maps and trials of a checkpoint stand under its name: it must be one checkpoint."""
-    contents: dict[str, JSON] = {}
-    for record in records:
-        run = record["run"]
-        first = contents.setdefault(run["checkpoint"], run)
-        if first["checkpoint_hash"] != run["checkpoint_hash"]:
+def _refuse_two_of_a_name(inputs: Inputs) -> None:
+    """Head maps, trials and times of a checkpoint stand under its name: it must be one checkpoint."""
+    given = [(record["run"]["id"], record["run"]) for record in inputs.records]
+    given += [(speed.name, speed.run) for speed in inputs.speeds if speed.run.get("checkpoint_hash")]
+    contents: dict[Any, tuple[str, str]] = {}
+    for name, run in given:
+        first, content = contents.setdefault(run.get("checkpoint"), (name, run["checkpoint_hash"]))
+        if content != run["checkpoint_hash"]:
             raise UserError(
-                f"{first['id']} and {run['id']}: both of checkpoint {place(run['checkpoint'])}, but with other weights "
-                f"({first['checkpoint_hash']}, {run['checkpoint_hash']}): report them apart"
+                f"{first} and {name}: both of checkpoint {place(run['checkpoint'])}, but with other weights "
+                f"({content}, {run['checkpoint_hash']}): report them apart"
             )
 
 

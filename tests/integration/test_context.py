@@ -73,12 +73,12 @@ def test_sweep_stops_resumes_and_repeats(
     generate = running.generate
     asked: list[str] = []
 
-    def counted(wrapper: Any, config: Any, spec: Any, prepared: Any, arm: Any) -> str:
+    def counted(*args: Any) -> tuple[str, int | None]:
         if len(asked) == 8:
             asked.append("stop")
             raise KeyboardInterrupt
-        asked.append(arm.name)
-        return generate(wrapper, config, spec, prepared, arm)
+        asked.append(args[4].name)
+        return generate(*args)
 
     monkeypatch.setattr(running, "generate", counted)
     monkeypatch.setattr(evaluate, "image_blind", None)  # a control would be an error: the sweep leaves them out

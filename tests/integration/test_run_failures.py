@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core_bench.results import verify_record
@@ -109,7 +110,7 @@ def test_running_out_of_memory_is_a_failure_of_that_sample_and_arm(
     found = bench("detect", "--tasks", task, out="found")
     generate, calls = running.generate, []
 
-    def sometimes(*args: Any) -> str:
+    def sometimes(*args: Any) -> tuple[str, int | None]:
         calls.append(args)
         if len(calls) == 2:
             raise torch.OutOfMemoryError("CUDA out of memory.\n Tried to allocate 2 GiB")
@@ -126,6 +127,85 @@ def test_running_out_of_memory_is_a_failure_of_that_sample_and_arm(
 
     monkeypatch.setattr(detect, "measure_sample", never)
     assert bench("detect", "--tasks", task, out="again").code == 1
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A device that reads at most 16 tokens at once, chunks of 32 and 12; returns the lengths that were tried."""
+    import torch
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextDecoderLayer
+
+    from core_bench import memory
+
+    forward, tried = Qwen3VLTextDecoderLayer.forward, []  # type: Any, list[int]
+
+    def limited(layer: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        tried.append(hidden.shape[1])
+        if hidden.shape[1] > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return forward(layer, hidden, *args, **kwargs)
+
+    monkeypatch.setattr(memory, "CHUNKS", (32, 12))
+    monkeypatch.setattr(Qwen3VLTextDecoderLayer, "forward", limited)
+    return tried
+
+
+@pytest.mark.parametrize("mode", ["detect", "dense"])
+def test_a_prompt_too_long_for_the_memory_is_read_in_chunks(
+    bench: Bench, task: Path, mode: str, little_memory: list[int]
+) -> None:
+    ran = bench(mode, "--tasks", task)
+    assert ran.code == 0
+    assert [row["failure"] for row in ran.rows] == [None] * len(ran.rows)
+    assert {row["chunk"] for row in ran.rows} == {12}
+    assert {n > 16 for n in little_memory} == {True, False}, "whole prompts were tried too"
+
+
+def test_chunks_change_no_result(bench: Bench, task: Path, request: pytest.FixtureRequest) -> None:
+    """Neither those that were asked for nor those that little memory led to."""
+    at_once = {mode: bench(mode, "--tasks", task, out=mode) for mode in ("detect", "dense")}
+    asked = {mode: bench(mode, "--tasks", task, "--prefill-chunk", 10, out=f"{mode}2") for mode in at_once}
+    request.getfixturevalue("little_memory")
+    forced = {mode: bench(mode, "--tasks", task, out=f"{mode}3") for mode in at_once}
+    for runs, chunk in ((asked, 10), (forced, 12)):
+        assert {row["chunk"] for run in runs.values() for row in run.rows} == {chunk}
+        said = [row["prediction"] for row in runs["dense"].rows]
+        assert said == [row["prediction"] for row in at_once["dense"].rows]
+        for row, one in zip(runs["detect"].rows, at_once["detect"].rows, strict=True):
+            np.testing.assert_allclose(row["ram"], one["ram"], atol=1e-5)
+            np.testing.assert_allclose(row["placebo"], one["placebo"], atol=1e-5)
+    assert all("chunk" not in row for run in at_once.values() for row in run.rows)
+
+
+@pytest.mark.parametrize("mode", ["detect", "dense", "hybrid"])
+def test_numbers_that_are_none_are_a_failure_of_that_sample(
+    bench: Bench, task: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NaN leaves layer 3 for one of the prompts; argmax would make an answer of it."""
+    import torch
+    from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextDecoderLayer
+
+    heads = bench("detect", "--tasks", task, out="found").folder / "heads.tsv"
+    whole = bench(mode, "--tasks", task, "--heads", heads, out="whole")
+    length = max(row["tokens"]["prompt"] for row in whole.rows)
+    spoilt = {row["id"] for row in whole.rows if row["tokens"]["prompt"] == length}
+    forward = Qwen3VLTextDecoderLayer.forward
+
+    def breaks(layer: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+        out = forward(layer, hidden, *args, **kwargs)
+        return out * torch.nan if layer.self_attn.layer_idx == 3 and hidden.shape[1] == length else out
+
+    monkeypatch.setattr(Qwen3VLTextDecoderLayer, "forward", breaks)
+    ran = bench(mode, "--tasks", task, "--heads", heads)
+    failures = {row["id"]: row["failure"] for row in ran.rows if row["failure"]}
+    assert failures.keys() == spoilt
+    # Layer 3 looks at finite numbers still, layer 4 no longer.
+    where = "attention is not finite from layer 4 on" if mode == "detect" else "logits are nan, from layer 3 on"
+    assert set(failures.values()) == {f"the model's {where}"}
+    assert [row for row in ran.rows if row["id"] not in spoilt]
+    if mode != "hybrid":  # times differ
+        good = [{**row, "times": None} for row in ran.rows if row["id"] not in spoilt]
+        assert good == [{**row, "times": None} for row in whole.rows if row["id"] not in spoilt]
 
 
 def test_the_commonest_reason_is_said(bench: Bench, task: Path) -> None:

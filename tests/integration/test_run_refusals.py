@@ -224,7 +224,7 @@ def test_a_bug_is_no_users_mistake(bench: Bench, task: Path, tmp_path: Path, mon
 
     generate, calls = running.generate, []
 
-    def third_breaks(*given: Any) -> str:
+    def third_breaks(*given: Any) -> tuple[str, int | None]:
         calls.append(1)
         if len(calls) == 3:
             raise KeyError("ours")

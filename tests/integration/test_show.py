@@ -62,7 +62,7 @@ def test_masses_add_up_to_the_ram_that_detection_measures(
     config = RunConfig(model=family, mode="detect", query=query, max_new_tokens=2, overlap=0.05)
     heads = [(layer, head) for layer in range(wrapper.shape.n_layers) for head in range(wrapper.shape.n_heads)]
     shown = measure(wrapper, config, spec, sample, "detect", heads, None)
-    expected, prepared = measure_sample(wrapper, config, sample)
+    expected, prepared, _ = measure_sample(wrapper, config, sample)
     assert shown.mass_SM.shape == (len(heads), prepared.token_map.length)
     np.testing.assert_allclose(shown.mass_SM.sum(axis=1), 1.0, atol=1e-5)
     np.testing.assert_allclose([part.omega for part in shown.shares()], expected.ram.ravel(), atol=1e-6, rtol=1e-5)

@@ -6,7 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
+import venv
 import zipfile
 from pathlib import Path
 
@@ -97,6 +99,54 @@ def test_wheel_works_in_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     assert "--mode" in python("-m", "core_bench", "--help")
     assert "core_refcocog_tiny" in python("-m", "core_bench", "tasks")
     assert not list(empty.iterdir())
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of a new environment with the wheel in it; what the wheel needs is this environment's."""
+    folder = tmp_path_factory.mktemp("installed") / "environment"
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
+    # A .pth file inside a folder that a .pth file names is not read: an editable install of the checkout stays hidden.
+    (site / "needed.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    words = ["install", "--quiet", "--no-deps", "--no-index", "--disable-pip-version-check", str(wheel)]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python), *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def test_installed_wheel_keeps_a_leaderboard_and_reports_in_an_empty_folder(
+    installed: Path, repo_root: Path, tmp_path: Path
+) -> None:
+    runs = []
+    for kind in ("detect", "ablate", "hybrid"):
+        (committed,) = (repo_root / "leaderboard" / "results").glob(f"qwen3vl-{kind}-*/")
+        runs.append(str(shutil.copytree(committed, tmp_path / "runs" / committed.name)))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+
+    def call(*words: str) -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(list(words), cwd=empty, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    python = str(installed)
+    assert call(python, "-c", "import core_bench; print(core_bench.__file__)").startswith(str(installed.parents[1]))
+    call(python, "-m", "core_bench", "leaderboard", "check", *[f"{run}/record.json" for run in runs])
+    assert not list(empty.iterdir())
+    call(python, "-m", "core_bench", "leaderboard", "add", *runs)
+    call(python, "-m", "core_bench", "leaderboard", "build")
+    call(str(installed.with_name("core-bench")), "report", *runs, "--out", "report")
+    assert {path.name for path in (empty / "leaderboard" / "results").iterdir()} == {Path(run).name for run in runs}
+    for page in ("leaderboard/LEADERBOARD.md", "leaderboard/index.html", "report/report.html"):
+        text = (empty / page).read_text()
+        for run in runs:
+            assert Path(run).name in text, page
+    assert {path.stem for path in (empty / "report" / "figures").iterdir()} > {"map", "ablation", "hybrid"}
 
 
 def test_weights_stay_small(repo_root: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -325,6 +325,84 @@ def test_a_tampered_record_is_refused_in_one_line(
         assert "record.json" in said.err
         assert why in said.err
     assert not (tmp_path / "board").exists()
+
+
+def change_rows(out: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    lines = [json.loads(line) for line in (out / "samples.jsonl").read_text().splitlines()]
+    (out / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in change(lines)))
+
+
+def without_one_answer(out: Path) -> None:
+    change_rows(out, lambda rows: [one for one in rows if (one["id"], one["arm"]) != ("3", "hybrid:10%")])
+
+
+def without_one_sample(out: Path) -> None:
+    change_rows(out, lambda rows: [one for one in rows if one["id"] != "3"])
+
+
+def with_a_score_of_nan(out: Path) -> None:
+    change_rows(out, lambda rows: [one | {"scores": {"accuracy": float("nan")}} for one in rows])
+
+
+def with_markup_in_the_model(out: Path) -> None:
+    edit(out, "run", "model", value=MARKUP)
+
+
+def with_markup_in_model_and_id(out: Path) -> None:
+    with_markup_in_the_model(out)
+    settings = json.loads((out / "record.json").read_text())["run"]["settings"]
+    edit(out, "run", "id", value=run_id(MARKUP, "hybrid", settings))
+
+
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.mark.parametrize(
+    ("tamper", "why"),
+    [
+        (without_one_answer, "arm hybrid:10% has no row of sample '3'"),
+        (without_one_sample, "does not follow from the samples"),
+        (with_a_score_of_nan, "NaN"),
+        (with_markup_in_the_model, "run.id: expected "),
+        (with_markup_in_model_and_id, "run.id: "),
+    ],
+)
+def test_tampered_samples_and_names_are_refused_in_one_line(
+    tmp_path: Path, tamper: Callable[[Path], None], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = make_hybrid(tmp_path / "a")
+    tamper(out)
+    for command in (["check", str(out)], ["add", str(out), "--dir", str(tmp_path / "board")]):
+        assert main(["leaderboard", *command]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert str(out) in line
+        assert why in line
+    assert not (tmp_path / "board").exists()
+
+
+def test_two_runs_of_one_id_are_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = make_hybrid(tmp_path / "a"), make_hybrid(tmp_path / "b", seed=1)
+    assert main(["leaderboard", "add", str(one), str(other), "--dir", str(tmp_path / "board")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{other}: the run id {HYBRID_1} is that of {one} too" in line
+    assert not (tmp_path / "board").exists()
+
+
+@pytest.mark.parametrize("name", ["../../../outside", f"{MARKUP}/../x"])
+def test_a_path_or_markup_for_a_task_stays_text(tmp_path: Path, name: str) -> None:
+    """Neither can reach a file name or a tag: the run is taken, and shown as what it says."""
+    out = make_detect(tmp_path / "runs" / "a")
+    for path in (out / "record.json", out / "samples.jsonl", out / "heads.json"):
+        path.write_text(path.read_text().replace(TASK, name))
+    (out / f"heads.{TASK}.tsv").unlink()
+    edit(out, "run", "complete", value=False)
+    before = set(tmp_path.rglob("*"))
+    board = tmp_path / "runs" / "board"
+    add([str(out)], str(board))
+    markdown, page = pages(board)
+    assert all(board in (path, *path.parents) for path in set(tmp_path.rglob("*")) - before)
+    assert "<img" not in markdown + page
+    assert not [address for address in Page(page).addresses if ".." in address]
 
 
 def test_bundled_models_and_the_study_stand_apart(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def config(**values: Any) -> RunConfig:
         ({"fps": float("inf")}, "--fps"),
         ({"frames": 8, "fps": 2.0}, "--frames and --fps"),
         ({"max_pixels": 0}, "--max-pixels"),
+        ({"prefill_chunk": 0}, "--prefill-chunk"),
         ({"max_new_tokens": 0}, "--max-new-tokens"),
         ({"heads": "nowhere.tsv"}, "--heads"),
         ({"heads": ""}, "--heads"),
@@ -107,6 +108,7 @@ def test_settings_are_json_and_name_the_output(mode: str) -> None:
 CHANGES: dict[str, Any] = {
     "checkpoint": "c", "data_dir": "d", "tasks": ("t",), "keep": "5%", "ablate": "top:2", "window": 7, "sink": 7,
     "off": "blind", "hold": "always", "query": "last", "overlap": 0.5, "frames": 3, "fps": 1.5, "max_pixels": 9,
+    "prefill_chunk": 64,
     "max_new_tokens": 3, "limit": 3, "seed": 3, "device": "cpu", "dtype": "float32", "attention": "reference",
     "allow_overlap": True,
 }  # fmt: skip

@@ -190,7 +190,9 @@ def test_everything_is_written_and_told(report: Path) -> None:
     found = sorted(path.name for path in (report / "figures").iterdir())
     assert found == sorted(f"{name}.{ending}" for name in names for ending in ("csv", "png", "svg"))
     for name in names:
-        assert (report / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        picture = (report / "figures" / f"{name}.png").read_bytes()
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) < 150_000, "a page in git must stay small"
         assert len(list(csv.reader((report / "figures" / f"{name}.csv").open()))) > 1
 
 
@@ -448,6 +450,10 @@ def test_runs_that_cannot_stand_together_are_refused(
     assert "the run id" in refused(capsys, runs[0], runs[0], *out)
     retrained = make_hybrid(tmp_path / "other", checkpoint_hash="sha256:ffff")
     assert "with other weights" in refused(capsys, runs[0], str(retrained), *out)
+    timed = json.loads(Path(runs[3]).read_text())
+    timed["run"] = {"checkpoint": NASTY, "checkpoint_hash": "sha256:ffff"}
+    (tmp_path / "prefill.json").write_text(json.dumps(timed))
+    assert "and prefill.json: both of checkpoint" in refused(capsys, runs[0], str(tmp_path / "prefill.json"), *out)
     again = make_detect(tmp_path / "again", ("core_a_tiny",))
     assert "another run given has it too" in refused(capsys, runs[0], str(again), *out)
     small = np.full((2, 2), 0.1)

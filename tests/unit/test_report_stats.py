@@ -139,6 +139,38 @@ def test_p_values_of_single_sample_clusters_are_scipys() -> None:
     assert p_above_zero(np.array([[1.0, -1.0, 0.0]] * 3), range(3)) == pytest.approx([0, 1, 1])
 
 
+def test_heads_at_chance_pass_as_often_as_the_test_says() -> None:
+    """Samples of one picture are alike: 5% of 4000 null heads must have p <= 0.05, and one test a sample would not."""
+    rng = np.random.default_rng(21)
+    clusters = clusters_of(30)
+    values = rng.normal(size=(30, RUNS))[clusters] + 0.5 * rng.normal(size=(len(clusters), RUNS))
+    clustered, alone = p_above_zero(values, clusters.tolist()), p_above_zero(values, range(len(values)))
+    assert clustered is not None
+    assert alone is not None
+    assert 0.04 <= np.mean(clustered <= 0.05) <= 0.06
+    assert np.mean(alone <= 0.05) > 0.1
+
+
+def test_mcnemar_finds_a_planted_loss_and_nothing_where_there_is_none() -> None:
+    """Of 128 answers 20% are lost and 5% gained; or 10% each."""
+    rng = np.random.default_rng(22)
+    found = {}
+    for lost, gained in ((0.2, 0.05), (0.1, 0.1)):
+        p = []
+        for _ in range(200):
+            draw = rng.random(128)
+            first = {str(i): float(not lost <= one < lost + gained) for i, one in enumerate(draw)}
+            second = {str(i): float(one >= lost) for i, one in enumerate(draw)}
+            result = mcnemar(first, second)
+            assert result is not None
+            assert result.only_first == (draw < lost).sum()
+            assert result.only_second == ((draw >= lost) & (draw < lost + gained)).sum()
+            p.append(result.p)
+        found[lost] = np.mean(np.array(p) <= 0.05)
+    assert found[0.2] > 0.8
+    assert found[0.1] <= 0.07
+
+
 def test_false_discovery_bounds_are_the_published_ones() -> None:
     p = np.array([0.001, 0.008, 0.039, 0.041, 0.042, 0.06, 0.074, 0.205, 0.212, 0.216])
     by_hand = np.minimum.accumulate((p * 10 / np.arange(1, 11))[::-1])[::-1]
