@@ -212,13 +212,12 @@ def eager(model: Any) -> Iterator[None]:
         config._attn_implementation = "sdpa"
 
 
-def mass_by_hand(model: Any, inputs: Inputs, rows: list[int], keys: list[int]) -> NDArray[np.float64]:
-    """[layers, heads]: weights of eager attention, summed over keys, mean over rows."""
+def weights_by_hand(model: Any, inputs: Inputs, rows: list[int]) -> NDArray[np.float64]:
+    """[layers, heads, rows, keys]: what eager attention returns."""
     given = {k: v.to(model.dtype) if v.is_floating_point() else v for k, v in inputs.items()}
     with eager(model), torch.inference_mode():
         weights = model(**given, output_attentions=True).attentions
-    found = [layer[0][:, rows][:, :, keys].double().sum(2).mean(1).numpy() for layer in weights]
-    return np.stack(found)
+    return np.stack([layer[0][:, rows].double().numpy() for layer in weights])
 
 
 @pytest.mark.parametrize("query", ["question", "last"])
@@ -236,10 +235,11 @@ def test_ram_is_eager_attention_summed_by_hand(
     keys = list(omega([EVIDENCE[kind]], prepared[kind].token_map))
     elsewhere = placebos(keys, prepared[kind].token_map, n=2)
     found = measure(untrained, prepared[kind], keys, elsewhere, rows)
-    truth = mass_by_hand(exact, prompts[kind], rows, keys)
-    rounding = np.abs(mass_by_hand(model, prompts[kind], rows, keys) - truth).max()
+    exactly, rounded = (weights_by_hand(each, prompts[kind], rows) for each in (exact, model))
+    truth = exactly[..., keys].sum(3).mean(2)
+    rounding = np.abs(rounded[..., keys].sum(3).mean(2) - truth).max()
     assert np.abs(found.ram - truth).max() <= 4 * rounding
     assert truth.std() > 100 * rounding, "heads differ"
     assert found.placebo is not None
-    by_hand = np.mean([mass_by_hand(exact, prompts[kind], rows, list(each)) for each in elsewhere], axis=0)
+    by_hand = np.mean([exactly[..., list(each)].sum(3).mean(2) for each in elsewhere], axis=0)
     assert np.abs(found.placebo - by_hand).max() <= 4 * rounding
