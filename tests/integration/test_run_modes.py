@@ -95,7 +95,7 @@ def _check_ablation(ran: Any, scores: HeadScores) -> None:
     for text in ("pictures", "none", "top:25%", "random:25% x5", "exact_match"):
         assert text in ran.tables
     assert "speed-up" not in ran.tables
-    assert all(set(row["times"]) == {"generate_ms"} for row in rows)
+    assert all(set(row["times"]) == {"generate_ms", "media_ms", "sample_ms"} for row in rows)
 
 
 @pytest.mark.parametrize("mode", ["dense", "hybrid"])
