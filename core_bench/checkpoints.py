@@ -50,9 +50,18 @@ def load_wrapper(config: RunConfig) -> ModelWrapper:
     except RuntimeError as error:
         raise UserError(f"--attention {config.attention}: {error}") from error
     dtype = config.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
-    checkpoint = config.checkpoint or str(bundled_checkpoint(config.model))
     with _quiet_unless_terminal():
-        return model_class(config.model).load(checkpoint, revision=config.revision, device=device, dtype=dtype)
+        return model_class(config.model).load(_place(config), revision=config.revision, device=device, dtype=dtype)
+
+
+def load_without_weights(config: RunConfig) -> ModelWrapper:
+    """The config's model as far as preparing prompts needs it. Raises UserError as `load_wrapper` does."""
+    with _quiet_unless_terminal():
+        return model_class(config.model).without_weights(_place(config), revision=config.revision)
+
+
+def _place(config: RunConfig) -> str:
+    return config.checkpoint or str(bundled_checkpoint(config.model))
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
+from typing import Any
 
 from core_bench.cliparsers import (
     COMMANDS,
@@ -114,7 +115,9 @@ def _run(words: list[str], resume: list[str]) -> int:
 
 
 def _tasks(words: list[str]) -> int:
-    tasks_parser().parse_args(words)
+    given = vars(tasks_parser().parse_args(words))
+    if given.pop("action") == "check":
+        return _check_task(given)
     from core_bench.registry import known_tasks
 
     rows = [("task", "dataset", "kind", "scored by", "default of")]
@@ -124,6 +127,21 @@ def _tasks(words: list[str]) -> int:
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     return 0
+
+
+def _check_task(given: dict[str, Any]) -> int:
+    task, split, data_dir = (given.pop(name, None) for name in ("task", "split", "data_dir"))
+    if given and "model" not in given:
+        raise UserError(f"--{min(given).replace('_', '-')}: expected together with --model")
+    # One model's flags mean the same here as in a run that ranks heads, so the run's checks do for both.
+    config = RunConfig(mode="detect", **given) if given else None
+    if config is not None and config.bundled:
+        from core_bench.registry import bundled_checkpoint
+
+        bundled_checkpoint(config.model)
+    from core_bench.taskcommand import run_check
+
+    return run_check(task, split=split, data_dir=data_dir, config=config)
 
 
 def _speed(words: list[str]) -> int:

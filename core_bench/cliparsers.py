@@ -116,10 +116,14 @@ def _detect_flags(heads: argparse._ArgumentGroup, mode: str = "") -> None:
 
 
 def _media_flags(media: argparse._ArgumentGroup) -> None:
+    _pixel_flags(media)
+    media.add_argument("--max-new-tokens", type=_whole, metavar="N", help="default: the task's")
+
+
+def _pixel_flags(media: argparse._ArgumentGroup) -> None:
     media.add_argument("--frames", type=_whole, metavar="N", help="frames a video")
     media.add_argument("--fps", type=_real, metavar="X", help="frames a second of video, instead of --frames")
     media.add_argument("--max-pixels", type=_whole, metavar="N", help="pixel budget of a picture")
-    media.add_argument("--max-new-tokens", type=_whole, metavar="N", help="default: the task's")
 
 
 def _device_flags(parser: Parser, attention: bool = True) -> argparse._ArgumentGroup:
@@ -146,7 +150,25 @@ class _Version(argparse.Action):
 
 
 def tasks_parser() -> Parser:
-    return Parser(prog=f"{PROG} tasks", description="List the known tasks.")
+    """Without an action the known tasks are listed. Flags of `check` that are not given are absent from the result."""
+    parser = Parser(prog=f"{PROG} tasks", description="List the known tasks, or check a task file.")
+    actions = parser.add_subparsers(dest="action", metavar="[check]")
+    check = actions.add_parser(
+        "check",
+        argument_default=argparse.SUPPRESS,
+        help="read a task's rows and show its first good sample",
+        description="Check a task file: count its rows, show its first good sample, and with --model the prompt that "
+        "is made of it. Exit codes: 0 a sample can be used, 1 none can, 2 a mistake in the file or the command.",
+    )
+    check.add_argument("task", metavar="FILE", help="YAML file or task name")
+    check.add_argument("--split", help="default: all those that the modes read")
+    check.add_argument("--data-dir", metavar="DIR", help="where media lie; for generated tasks, where they are made")
+    prompt = check.add_argument_group("prompt (no weights are read)")
+    prompt.add_argument("--model", metavar=_choice(tuple(MODELS)), help="model family, whose prompt to show")
+    prompt.add_argument("--checkpoint", metavar="ID|DIR", help="hub id or local folder (default: the bundled one)")
+    prompt.add_argument("--revision", help="revision of a hub checkpoint")
+    _pixel_flags(prompt)
+    return parser
 
 
 def speed_parser() -> Parser:

@@ -19,6 +19,7 @@ from core_bench.progress import track
 from core_bench.provenance import media_marks
 from core_bench.ram import SampleRam, accumulate, measure
 from core_bench.runfolder import Row, RunFolder
+from core_bench.running import row_head
 from core_bench.schema import Prepared, Sample
 from core_bench.taskspec import FailedSample, TaskSpec
 from core_bench.team import weight
@@ -132,7 +133,7 @@ def measure_sample(
 def _row(
     wrapper: ModelWrapper, config: RunConfig, spec: TaskSpec, sample: Sample | FailedSample, media: MediaAhead
 ) -> Row:
-    row: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": ARM, "draw": None}
+    row = row_head(spec, sample, ARM)
     if isinstance(sample, FailedSample):
         return {**row, "failure": sample.reason}
     import torch
@@ -144,8 +145,7 @@ def _row(
     return {
         **row,
         "failure": None,
-        "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},
-        "frames": [list(frames) for frames in prepared.frames],
+        **prepared.to_row(),
         "ram": measured.ram.tolist(),
         "placebo": None if measured.placebo is None else measured.placebo.tolist(),
         "chance": measured.chance,

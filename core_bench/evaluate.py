@@ -23,7 +23,7 @@ from core_bench.detect import detect, sidecar, tables, write_tables
 from core_bench.errors import UserError
 from core_bench.heads import Head, HeadScores, k_for, pool_scores
 from core_bench.headtables import HeadMeta
-from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, versions
+from core_bench.provenance import command_of, data_digest, device_name, environment, media_marks, sources, versions
 from core_bench.ranking import SHARE as RANKING_SHARE
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
@@ -183,6 +183,7 @@ def make_session(config: RunConfig, wrapper: ModelWrapper, tasks: Tasks) -> Sess
         "dtype": str(wrapper.model.dtype).removeprefix("torch."),
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
+    settings |= sources(tasks)
     heads, arms = None, []
     window, sink = window_and_sink(config, wrapper.checkpoint_hash)
     ranking = [spec.name for spec, _ in tasks if spec.ranks and config.mode != "detect"]

@@ -17,7 +17,7 @@ import pypdfium2
 from PIL import Image, ImageOps
 
 from core_bench.errors import SampleError
-from core_bench.schema import Media
+from core_bench.schema import PAGE_DPI, Media
 from core_bench.videofile import VideoInfo, first_line, must_exist, read_frames, sample_indices, video_info
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "read_visual", "sample_indices",
 ]  # fmt: skip
 
-PAGE_DPI = 144
 DEFAULT_FRAMES = 32
 _MAX_PAGE_PIXELS = 100_000_000
 _POINTS_PER_INCH = 72
@@ -69,7 +68,9 @@ def read_visual(medium: Media, *, frames: int | None = None, fps: float | None =
     if medium.kind == "image":
         return Visual(path=medium.path, kind="picture", pictures=(load_image(medium.path),))
     if medium.kind == "page":
-        return Visual(path=medium.path, kind="picture", pictures=(load_page(medium.path, medium.page or 0),))
+        return Visual(
+            path=medium.path, kind="picture", pictures=(load_page(medium.path, medium.page or 0, medium.dpi),)
+        )
     info = video_info(medium.path)
     if frames is None and fps is None:
         frames = medium.frames or DEFAULT_FRAMES

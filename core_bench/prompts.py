@@ -40,15 +40,17 @@ def prompt_inputs(wrapper: ModelWrapper | RandomModel, tokens: int, folder: Path
 def prompt_of(wrapper: ModelWrapper, tokens: int, folder: Path) -> Prepared:
     """A prompt of about `tokens` tokens, by the model's real processor: noise pictures and a short question.
 
-    How many tokens a picture takes is measured on the processor, not assumed. Pictures are written to `folder`.
+    How many tokens a picture takes is measured on the processor, not assumed: between two pictures and three, because
+    a family may show one alone in more tokens than beside others. What is missing to whole pictures is one picture cut
+    to size, if that comes closer. Pictures are written to `folder`.
     """
-    one, two = (_prepared(wrapper, [SIDE] * count, folder).token_map.length for count in (1, 2))
-    per_picture = two - one
-    rest = tokens - (one - per_picture)
-    whole, left = divmod(max(rest, 0), per_picture)
-    rows = round(SIDE * left / per_picture / 32) * 32  # the last picture is cut to what is missing
-    heights = [SIDE] * whole + ([rows] if rows else [])
-    return _prepared(wrapper, heights or [64], folder)
+    two, three = (_prepared(wrapper, [SIDE] * count, folder).token_map.length for count in (2, 3))
+    per_picture = three - two
+    whole, left = divmod(max(tokens - (two - 2 * per_picture), 0), per_picture)
+    rows = round(SIDE * left / per_picture / 32) * 32
+    choices = [[SIDE] * whole or [64], [SIDE] * whole + [rows or SIDE]]
+    prompts = [_prepared(wrapper, heights, folder) for heights in choices]
+    return min(prompts, key=lambda prepared: abs(prepared.token_map.length - tokens))
 
 
 def _prepared(wrapper: ModelWrapper, heights: Sequence[int], folder: Path) -> Prepared:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from core_bench.config import RunConfig
-from core_bench.schema import Sample
-from core_bench.taskspec import FailedSample
+from core_bench.schema import PAGE_DPI, Sample
+from core_bench.tasksource import REVISION
+from core_bench.taskspec import FailedSample, TaskSpec
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
@@ -91,9 +92,22 @@ def data_digest(samples: Sequence[Sample | FailedSample]) -> str:
         digest.update(repr(_columns(sample.doc)).encode())
         for medium in sample.media:
             digest.update(repr((marks[medium.path], medium.kind, medium.page, medium.span, medium.frames)).encode())
+            if medium.dpi != PAGE_DPI:
+                digest.update(repr(medium.dpi).encode())
             if medium.subtitles is not None:
                 digest.update(marks[medium.subtitles].encode())
     return digest.hexdigest()[:16]
+
+
+def sources(tasks: Sequence[tuple[TaskSpec, Sequence[Sample | FailedSample]]]) -> dict[str, dict[str, Any]]:
+    """Settings: the hub's commit of each task that was read from there, and the dots per inch of each that shows pages
+    of PDF files; absent where there is none."""
+    good = [(spec, sample) for spec, samples in tasks for sample in samples if isinstance(sample, Sample)]
+    found = {
+        "revisions": {spec.name: sample.doc[REVISION] for spec, sample in good if REVISION in sample.doc},
+        "dpi": {spec.name: spec.dpi for spec, sample in good if any(m.kind == "page" for m in sample.media)},
+    }
+    return {name: values for name, values in found.items() if values}
 
 
 def media_marks(samples: Iterable[Sample | FailedSample]) -> dict[str, tuple[str, ...]]:

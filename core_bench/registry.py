@@ -118,6 +118,14 @@ def load_tasks(names: Sequence[str] | None, mode: str, generated: bool) -> list[
     return _distinct(specs)
 
 
+def one_task(name: str, argument: str) -> TaskSpec:
+    """The task of this name or YAML path. UserError, which calls it `argument`, where there are several or none."""
+    specs = load_tasks((name,), "detect", generated=False)
+    if len(specs) != 1:
+        raise UserError(f"{argument}: expected one task, got {name!r}, which holds {len(specs)}")
+    return specs[0]
+
+
 def _defaults(mode: str, generated: bool) -> list[TaskSpec]:
     specs = [spec for spec in known_tasks().values() if mode in spec.default_for]
     wanted = [spec for spec in specs if spec.generated == generated] or specs

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -182,6 +182,7 @@ def _task(
         "n_failed": len({row["id"] for row in everything if row["failure"] is not None}),
         "tokens": _tokens(everything),
         **_media_wait(everything),
+        **_defects(everything),
         **({} if controls is None else {"controls": controls}),
         "arms": {
             name: _arm(arms.get(name, []), plan, headline, None if name == baseline else base)
@@ -298,6 +299,13 @@ def _media_wait(rows: list[Row]) -> JSON:
         return {}
     waited, whole = (math.fsum(t[name] for t in times.values()) for name in ("media_ms", "sample_ms"))
     return {"media_wait": {"seconds": waited / 1000, "share": waited / whole}}
+
+
+def _defects(rows: list[Row]) -> JSON:
+    """{"defects": {kind: samples}} where a row has any; a sample counts once, whatever its number of arms."""
+    kinds = {row["id"]: row["defects"] for row in rows if row.get("defects")}
+    counts = Counter(kind for sample in kinds.values() for kind in set(sample))
+    return {"defects": dict(sorted(counts.items()))} if counts else {}
 
 
 def _tokens(rows: list[Row]) -> JSON | None:

@@ -74,10 +74,7 @@ def _rows(
     """
     import torch
 
-    heads = [
-        {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm.name, "draw": arm.draw}
-        for arm in arms
-    ]
+    heads = [row_head(spec, sample, arm.name, arm.draw) for arm in arms]
     try:
         if isinstance(sample, FailedSample):
             raise SampleError(sample.reason)
@@ -110,6 +107,12 @@ def _rows(
             }
         )
     return rows
+
+
+def row_head(spec: TaskSpec, sample: Sample | FailedSample, arm: str, draw: int | None = None) -> Row:
+    """The fields that every row of a sample has, failed or not."""
+    head: Row = {"task": spec.name, "id": sample.id, "cluster": sample.cluster, "arm": arm, "draw": draw}
+    return {**head, "defects": list(sample.defects)} if sample.defects else head
 
 
 def _predict(
@@ -159,8 +162,7 @@ def scored_fields(sample: Sample, prepared: Prepared, prediction: str, score: Sc
         **({"groups": dict(score.groups)} if score.groups else {}),
         "failure": None,
         "unparsed": score.unparsed,
-        "tokens": {"prompt": prepared.token_map.length, "visual": prepared.token_map.n_visual},
-        "frames": [list(frames) for frames in prepared.frames],
+        **prepared.to_row(),
     }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+PAGE_DPI = 144  # of PDF pages, where a task does not say
 MediaKind = Literal["image", "video", "page"]
 View = Literal["whole", "thumbnail", "tiles"]
 TokenRole = Literal["cell", "newline", "marker", "text"]
@@ -24,7 +25,8 @@ class Media:
 
     `page` is the 0-based index of a PDF page (kind "page"). `span` limits a video to native frames
     [first, last); None means the whole file. `frames`: how many frames a video gives, evenly, where the run does not
-    say. `subtitles`: path of its .srt file, for prompts that show them (core_bench/subtitles.py).
+    say. `subtitles`: path of its .srt file, for prompts that show them (core_bench/subtitles.py). `dpi`: dots per inch
+    at which a PDF page is rendered; that of the task replaces it.
     """
 
     kind: MediaKind
@@ -33,6 +35,7 @@ class Media:
     span: tuple[int, int] | None = None
     frames: int | None = None
     subtitles: str | None = None
+    dpi: int = PAGE_DPI
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Sample:
 
     `cluster` names the image, video or document that the item shares with others: standard errors are clustered by
     it, and detection and evaluation must not share one. `prime` is text put at the start of the model's answer.
+    `defects`: what the task knows to be wrong with the record, by kind.
     """
 
     task: str
@@ -65,6 +69,7 @@ class Sample:
     prime: str = ""
     choices: tuple[str, ...] = ()
     evidence: tuple[Region, ...] = ()
+    defects: tuple[str, ...] = ()
     doc: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -138,10 +143,25 @@ class Prepared:
 
     `spans` maps a query rule ("question", "phrase", "last") to sorted token positions in the prompt; a rule that the
     sample cannot serve is absent. `frames` holds, per medium, the native frame indices that were really read (empty
-    for pictures).
+    for pictures), `fps` the file's average frame rate (None for pictures), `seconds` when each of the frames is shown,
+    for files of variable rate (empty for others).
     """
 
     inputs: Mapping[str, Any]
     token_map: TokenMap
     spans: Mapping[str, tuple[int, ...]]
     frames: tuple[tuple[int, ...], ...] = ()
+    fps: tuple[float | None, ...] = ()
+    seconds: tuple[tuple[float, ...], ...] = ()
+
+    def to_row(self) -> dict[str, Any]:
+        """What a row of samples.jsonl says of the prompt; `fps` and `seconds` only where they say something."""
+        row: dict[str, Any] = {
+            "tokens": {"prompt": self.token_map.length, "visual": self.token_map.n_visual},
+            "frames": [list(frames) for frames in self.frames],
+        }
+        if any(self.fps):
+            row["fps"] = list(self.fps)
+        if any(self.seconds):
+            row["seconds"] = [[round(second, 3) for second in seconds] for seconds in self.seconds]
+        return row

@@ -17,7 +17,7 @@ from core_bench.evaluate import find_table, say
 from core_bench.evidence import omega
 from core_bench.heads import Head, HeadScores
 from core_bench.media import read_visual
-from core_bench.registry import load_tasks
+from core_bench.registry import one_task
 from core_bench.schema import Sample
 from core_bench.show_attention import key_mass
 from core_bench.show_drawing import HeatColumn, draw_sheet
@@ -41,7 +41,7 @@ def run_show(
     head table also where heads are given. UserError for a task, split, sample or head that does not exist and for a
     place that cannot be written; a sample that cannot be shown is one line on stderr and exit code 1.
     """
-    spec = _one_task(task, config.bundled)
+    spec = one_task(task, "--task")
     split = split or spec.split_for("detect")
     chosen = find_sample(spec, split, sample, config.data_dir)
     file = _out_file(f"{_file_name(spec.name)}-{_file_name(chosen.id)}.png" if out is None else out)
@@ -141,13 +141,6 @@ def _draw(shown: Shown, panels: tuple[Sequence[Panel], Sequence[int]], out: Path
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written: {error.strerror or error}") from None
     return sheet.size
-
-
-def _one_task(name: str, bundled: bool) -> TaskSpec:
-    specs = load_tasks((name,), "detect", bundled)
-    if len(specs) != 1:
-        raise UserError(f"--task: expected one task, got {name!r}, which holds {len(specs)}")
-    return specs[0]
 
 
 def _table(config: RunConfig, wrapper: ModelWrapper) -> HeadScores:

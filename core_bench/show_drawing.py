@@ -16,11 +16,12 @@ from core_bench.show_panels import Panel, cell_box
 FloatArray = NDArray[np.float64]
 Rectangle = tuple[int, int, int, int]
 
-BOX, OMEGA, GRID, INK, PAPER = (255, 40, 90), (0, 200, 220), (150, 150, 150), (20, 20, 20), (255, 255, 255)
+BOX, OMEGA, INK, PAPER = (255, 40, 90), (0, 200, 220), (20, 20, 20), (255, 255, 255)
 _HEAT_AT = (0.0, 0.3, 0.6, 0.85, 1.0)
 _HEAT_RGB = ((10, 5, 40), (95, 15, 120), (215, 55, 70), (250, 155, 30), (255, 250, 190))
 _GAP, _MARGIN, _MIN_WIDTH = 8, 16, 900
 _TEXT, _SMALL = 16, 13
+_LINE = 70  # how much darker or brighter a line between cells is than the picture under it
 _LEAST_CELL = 5  # screen pixels of a cell below which its grid lines would hide the picture
 
 
@@ -137,20 +138,36 @@ def _said(scale: float) -> str:
 
 
 def _evidence_view(picture: Image.Image, panel: Panel, cells: dict[int, Rectangle], scale: float) -> Image.Image:
-    """The picture in its colors, the grid of cells, Omega's cells tinted, the evidence boxes."""
+    """The picture in its colors under thin lines between cells, Omega's cells tinted and framed, the evidence boxes."""
     pixels = np.asarray(picture, dtype=np.float64).copy()
-    for position in panel.omega & cells.keys():
-        x0, y0, x1, y1 = cells[position]
-        pixels[y0:y1, x0:x1] = 0.85 * pixels[y0:y1, x0:x1] + 0.15 * np.array(OMEGA)
-    view = Image.fromarray(pixels.round().astype(np.uint8))
-    draw = ImageDraw.Draw(view)
-    if all(x1 - x0 >= _LEAST_CELL and y1 - y0 >= _LEAST_CELL for x0, y0, x1, y1 in _inner(cells)):
-        for cell in cells.values():
-            _outline(draw, cell, GRID, 1)
-    for position in panel.omega & cells.keys():
-        _outline(draw, cells[position], OMEGA, 2)
-    _boxes(draw, panel, scale, view.size)
+    width, height = picture.size
+    line_YX, omega_YX = np.zeros((height, width), dtype=bool), np.zeros((height, width), dtype=bool)
+    for position, (x0, y0, x1, y1) in cells.items():
+        omega_YX[y0:y1, x0:x1] |= position in panel.omega
+        line_YX[[y0, min(y1, height - 1)], x0:x1] = True
+        line_YX[y0:y1, [x0, min(x1, width - 1)]] = True
+    line_YX &= all(x1 - x0 >= _LEAST_CELL and y1 - y0 >= _LEAST_CELL for x0, y0, x1, y1 in _inner(cells))
+    bright_YX = pixels.mean(axis=2) >= 128
+    pixels[line_YX & bright_YX] -= _LINE  # seen on any picture, and hides none of it
+    pixels[line_YX & ~bright_YX] += _LINE
+    for where_YX, weight in (
+        (omega_YX & ~line_YX, 0.15),
+        (omega_YX & line_YX, 0.5),
+        (omega_YX & ~_inside(omega_YX, 2), 1.0),
+    ):
+        pixels[where_YX] = (1 - weight) * pixels[where_YX].clip(0, 255) + weight * np.array(OMEGA)
+    view = Image.fromarray(pixels.clip(0, 255).round().astype(np.uint8))
+    _boxes(ImageDraw.Draw(view), panel, scale, view.size)
     return view
+
+
+def _inside(mask_YX: NDArray[np.bool_], distance: int) -> NDArray[np.bool_]:
+    """Pixels of the mask that have none outside it, or beyond the picture, within `distance` on either axis."""
+    wide = np.pad(mask_YX, distance)
+    for axis in (0, 1):
+        wide = np.logical_and.reduce([np.roll(wide, step, axis) for step in range(-distance, distance + 1)])
+    inside: NDArray[np.bool_] = wide[distance:-distance, distance:-distance]
+    return inside
 
 
 def _heat_view(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tabulate import tabulate
 
 from core_bench.heads import Head
+from core_bench.prompttext import on_one_line
 from core_bench.ram import chance_level
 from core_bench.schema import Prepared, Sample
 from core_bench.show_attention import FloatArray, Shares, shares
@@ -62,19 +63,14 @@ def caption(shown: Shown) -> list[str]:
     return lines
 
 
-def on_one_line(text: str) -> str:
-    """With every run of white space as one space."""
-    return " ".join(text.split())
-
-
 def head_table(shown: Shown) -> str:
     """A row a head: RAM on this sample beside chance, and where the rest of its mass lies, in per cent."""
     with_ram = shown.why_empty is None
     rows = []
     for head, part in zip(shown.heads, shown.shares(), strict=True):
         ram = [_percent(part.omega), f"{part.omega / shown.chance:.1f}x"] if with_ram and shown.chance else ["-", "-"]
-        rest = (part.other_cells, part.markers, part.first_token, part.other_text, part.brightest)
-        rows.append([name_of(head), shown.ranks.get(head, "-"), *ram, *map(_percent, rest)])
+        rest = (part.other_cells, part.markers, part.first_token, part.other_text)
+        rows.append([name_of(head), shown.ranks.get(head, "-"), *ram, *map(_percent, rest), _brightness(part)])
     names = ["head", "rank", "RAM %", "of chance", "other cells", "markers", "first token", "other text", "brightest"]
     return tabulate(rows, names, disable_numparse=True, stralign="right")
 
@@ -99,7 +95,7 @@ def head_lines(shown: Shown) -> list[str]:
         lines.append(
             f"head {name_of(head)}{rank}: {ram}other visual cells {part.other_cells:.2%}, first token "
             f"{part.first_token:.2%}, markers {part.markers:.2%}, other text {part.other_text:.2%}; "
-            f"brightest cell {part.brightest:.3%}"
+            f"brightest cell {_brightness(part)}%"
         )
     return lines
 
@@ -107,6 +103,11 @@ def head_lines(shown: Shown) -> list[str]:
 def name_of(head: Head) -> str:
     """LAYER:HEAD, as --head takes it."""
     return f"{head[0]}:{head[1]}"
+
+
+def _brightness(part: Shares) -> str:
+    """In per cent; one cell of thousands holds little, so two digits wherever they stand."""
+    return f"{100 * part.brightest:.2g}"
 
 
 def _percent(share: float) -> str:

@@ -123,6 +123,9 @@ def _check_core(keys: YamlMap, core: YamlMap) -> None:
     frames = core.get("frames")
     if frames is not None and (not isinstance(frames, int) or isinstance(frames, bool) or frames < 1):
         raise UserError(f"{core.place('frames')}: frames: expected a whole number above 0, got {frames!r}")
+    dpi = core.get("dpi")
+    if dpi is not None and (not isinstance(dpi, int) or isinstance(dpi, bool) or not 36 <= dpi <= 600):
+        raise UserError(f"{core.place('dpi')}: dpi: expected a whole number from 36 to 600, got {dpi!r}")
     splits = core.get("splits") or YamlMap()
     for key in splits:
         one_of(f"{splits.place(key)}: splits", key, MODES)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core_bench.errors import SampleError, UserError
-from core_bench.schema import Media, Region
+from core_bench.schema import PAGE_DPI, Media, Region
 from core_bench.taskfile import FunctionRef, Place
 from core_bench.tasksource import ROW_ERRORS, Doc
 
@@ -84,10 +84,12 @@ def choices_of(source: Any, doc: Doc) -> tuple[str, ...]:
     return tuple(str(option).strip() for option in found)
 
 
-def media_of(source: Any, doc: Doc, base: Path, frames: int | None = None) -> tuple[tuple[Media, ...], str]:
+def media_of(
+    source: Any, doc: Doc, base: Path, frames: int | None = None, dpi: int = PAGE_DPI
+) -> tuple[tuple[Media, ...], str]:
     """The media of a row with paths from `base`, and the first one's path as the row writes it.
 
-    `frames`: how many a video gives unless its own Media says.
+    `frames`: how many a video gives unless its own Media says. `dpi`: of PDF pages.
     """
     found = call(source, doc, "media", base=base) if isinstance(source, FunctionRef) else _from_columns(source, doc)
     if not isinstance(found, list | tuple) or not all(isinstance(item, Media) for item in found):
@@ -98,7 +100,7 @@ def media_of(source: Any, doc: Doc, base: Path, frames: int | None = None) -> tu
         if "://" in medium.path:
             raise SampleError(f"media: {medium.path}: expected a file on this machine (nothing is downloaded)")
     placed = [_placed(medium, base) for medium in found]
-    return tuple(_with_frames(medium, frames) for medium in placed), str(found[0].path)
+    return tuple(_as_task_says(medium, frames, dpi) for medium in placed), str(found[0].path)
 
 
 def _placed(medium: Media, base: Path) -> Media:
@@ -106,8 +108,10 @@ def _placed(medium: Media, base: Path) -> Media:
     return replace(medium, path=str(base / medium.path), subtitles=subtitles)
 
 
-def _with_frames(medium: Media, frames: int | None) -> Media:
-    return replace(medium, frames=medium.frames or frames) if medium.kind == "video" else medium
+def _as_task_says(medium: Media, frames: int | None, dpi: int) -> Media:
+    if medium.kind == "video":
+        return replace(medium, frames=medium.frames or frames)
+    return replace(medium, dpi=dpi) if medium.kind == "page" else medium
 
 
 def _from_columns(columns: dict[str, str] | None, doc: Doc) -> list[Media]:
@@ -145,10 +149,10 @@ def _page(cell: Any) -> int:
     return cell
 
 
-def evidence_of(source: Any, doc: Doc, n_media: int, base: Path) -> tuple[Region, ...]:
+def evidence_of(source: Any, doc: Doc, n_media: int, base: Path, dpi: int = PAGE_DPI) -> tuple[Region, ...]:
     """Regions by function, or of a column of `{"medium": 0, "box": [x0, y0, x1, y1], "frame": null}` objects."""
     if isinstance(source, FunctionRef):
-        found = call(source, doc, "evidence", base=base)
+        found = call(source, doc, "evidence", base=base, dpi=dpi)
     else:
         cells = doc.get("evidence") if source is None else value_of(source, doc, "evidence")
         if cells is not None and not isinstance(cells, list):

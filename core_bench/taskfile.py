@@ -32,7 +32,7 @@ TASK_KEYS = (
 CORE_KEYS = (
     "id", "media", "question", "phrase", "choices", "evidence", "cluster", "system", "prime", "generator", "splits",
     "chance", "headline", "default_for", "groups", "frames", "files", "get", "table_has_media", "defects", "notes",
-    "ranking", "detect_share",
+    "ranking", "detect_share", "dpi",
 )  # fmt: skip
 _DOTTED = re.compile(r"\w+(\.\w+)+")
 _PACKAGED = Path(__file__).parent / "tasks"

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from core_bench.taskfile import FunctionRef, YamlMap
 # What a function meets in a row that is not as it expected; anything else is a bug and shows its traceback.
 ROW_ERRORS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, OSError)
 _JSON_SUFFIXES = (".jsonl", ".json")
+REVISION = "source_revision"  # column that rows of the hub get: the commit that they are of
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_OPTIONS = ("revision", "data_dir", "data_files", "token", "trust_remote_code")
 
 
@@ -80,7 +83,12 @@ def read_rows(keys: YamlMap, core: YamlMap, split: str, data_dir: str | None, li
         files = _json_files(keys, path, split)
         if files is None:
             return _from_hub(keys, path, split, Path(data_dir) if data_dir else None, limit)
-        rows = Rows(_read_json(files), Path(data_dir) if data_dir else files[0].parent, f"{files[0]}")
+        key = "dataset_kwargs" if path == "json" else "dataset_path"
+        rows = Rows(
+            _read_json(files, f"{keys.place(key)}: {key}"),
+            Path(data_dir) if data_dir else files[0].parent,
+            f"{files[0]}",
+        )
     docs = rows.docs
     if keys.get("process_docs") is not None:
         good = _processed(keys["process_docs"], [doc for doc in docs if not isinstance(doc, BadRow)], rows.where)
@@ -123,16 +131,17 @@ def _data_files(keys: YamlMap, split: str) -> list[str]:
     return names
 
 
-def _read_json(files: list[Path]) -> list[Doc | BadRow]:
+def _read_json(files: list[Path], argument: str = "dataset_path") -> list[Doc | BadRow]:
+    """Rows of JSON and JSONL files. `argument`: what names them, for messages."""
     docs: list[Doc | BadRow] = []
     for file in files:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise UserError(f"dataset_path: expected a readable file, got {file}: {error.strerror}") from None
+            raise UserError(f"{argument}: expected a readable file, got {file}: {error.strerror}") from None
         except UnicodeDecodeError as error:
-            raise UserError(f"dataset_path: expected UTF-8 text, got {file}: byte {error.start}") from None
-        docs += _json_array(text, file) if text.lstrip().startswith("[") else list(_json_lines(text, file))
+            raise UserError(f"{argument}: expected UTF-8 text, got {file}: byte {error.start}") from None
+        docs += _json_array(text, file, argument) if text.lstrip().startswith("[") else list(_json_lines(text, file))
     return docs
 
 
@@ -184,11 +193,11 @@ def _hub_or_advice(keys: YamlMap, core: YamlMap, split: str, limit: int | None) 
         raise authorfiles.absent(name, core, str(error)) from error
 
 
-def _json_array(text: str, file: Path) -> list[Doc | BadRow]:
+def _json_array(text: str, file: Path, argument: str) -> list[Doc | BadRow]:
     try:
         found = json.loads(text, parse_constant=_no_constant)
     except ValueError as error:
-        raise UserError(f"dataset_path: expected a JSON array of rows, got {file}: {error}") from None
+        raise UserError(f"{argument}: expected a JSON array of rows, got {file}: {error}") from None
     return [_row(doc, f"{file}, row {number}") for number, doc in enumerate(found, start=1)]
 
 
@@ -233,9 +242,20 @@ def _from_hub(
             table = keys["process_docs"].resolve()(table)
         table = _undecoded(table.select(range(min(len(table), limit or len(table)))))
         store = _media_store()
-        docs: list[Doc | BadRow] = [{key: _stored(cell, store) for key, cell in row.items()} for row in table]
+        commit = _commit_of(table)
+        told = {} if commit is None else {REVISION: commit}
+        docs: list[Doc | BadRow] = [
+            {**{key: _stored(cell, store) for key, cell in row.items()}, **told} for row in table
+        ]
     base = data_dir or (folder if folder.is_dir() else Path())
     return Rows(docs, base, f"{path}, split {split}", store)
+
+
+def _commit_of(table: Any) -> str | None:
+    """The hub's commit that a table was read from, after which the library names the folder of its cache; None for a
+    local folder."""
+    folders = {part for file in table.cache_files for part in Path(file["filename"]).parts}
+    return next((name for name in sorted(folders) if _COMMIT.fullmatch(name)), None)
 
 
 @contextlib.contextmanager

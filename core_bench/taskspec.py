@@ -16,7 +16,7 @@ from core_bench.authorfiles import absent
 from core_bench.errors import SampleError, UserError, one_line
 from core_bench.instructions import lettered_dots
 from core_bench.metrics import METRICS, Score, target_letter
-from core_bench.schema import Region, Sample
+from core_bench.schema import PAGE_DPI, Region, Sample
 from core_bench.taskcheck import check_task
 from core_bench.taskfields import as_text, call, choices_of, evidence_of, fill, media_of, value_of
 from core_bench.taskfile import FunctionRef, YamlMap, read_task_file
@@ -35,6 +35,7 @@ class FailedSample:
     id: str
     cluster: str
     reason: str
+    defects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,6 +100,11 @@ class TaskSpec:
         return "ranking" in self.core
 
     @property
+    def dpi(self) -> int:
+        """Dots per inch at which PDF pages are rendered."""
+        return int(self.core.get("dpi") or PAGE_DPI)
+
+    @property
     def notes(self) -> dict[str, Any]:
         """What a reader of the record must know about how it scores."""
         return dict(self.core.get("notes") or {})
@@ -149,13 +155,17 @@ class TaskSpec:
         rows = self._rows(split, data_dir, limit)
         if not rows.docs:
             raise UserError(f"{self.path}: task {self.name}: no rows in {rows.where}")
-        found = [self._sample(doc, number, rows) for number, doc in enumerate(rows.docs, start=1)]
+        found = [
+            replace(self._sample(doc, number, rows), defects=self._defects(doc, rows))
+            for number, doc in enumerate(rows.docs, start=1)
+        ]
         for name, times in Counter(sample.id for sample in found).items():
             if times > 1:
                 raise UserError(f"{rows.where}: id {name!r} is given {times} times: expected one row for each id")
         if "files" in self.core:
             self._refuse_unusable(found, rows, whole=limit is None)
-        if report is not None and (defects := self._defects(rows)):
+        defects = Counter(kind for sample in found for kind in sample.defects)
+        if report is not None and defects:
             kinds = "; ".join(f"{times} {kind}" for kind, times in defects.items())
             report(f"{self.name}: defective records among the first {len(rows.docs)} rows: {kinds}")
         return found
@@ -200,16 +210,13 @@ class TaskSpec:
         if not any(map(os.path.exists, paths)):
             raise absent(self.name, self.core, f"none of {len(paths)} media files is there, among them {min(paths)}")
 
-    def _defects(self, rows: Rows) -> Counter[str]:
-        """Kind -> number of rows, as the task's `defects` function names them. A row that it stumbles over is one
-        that fails, and is told there."""
-        kinds = Counter[str]()
-        if "defects" in self.core:
-            for doc in rows.docs:
-                if not isinstance(doc, BadRow):
-                    with contextlib.suppress(SampleError):
-                        kinds.update(call(self.core["defects"], doc, "defects", base=rows.base))
-        return kinds
+    def _defects(self, doc: Doc | BadRow, rows: Rows) -> tuple[str, ...]:
+        """Kinds, as the task's `defects` function names them. A row that it stumbles over is one that fails, and is
+        told there."""
+        if "defects" in self.core and not isinstance(doc, BadRow):
+            with contextlib.suppress(SampleError):
+                return tuple(call(self.core["defects"], doc, "defects", base=rows.base))
+        return ()
 
     def score(self, sample: Sample, prediction: str, *, boxes: str | None = None) -> Score:
         """Score what the model said, cut at the task's `until` strings.
@@ -266,7 +273,7 @@ class TaskSpec:
             return FailedSample(id=name, cluster=cluster, reason=doc.reason)
         try:
             name = self._id(doc, name)
-            media, first = media_of(self.core.get("media"), doc, rows.base, self.core.get("frames"))
+            media, first = media_of(self.core.get("media"), doc, rows.base, self.core.get("frames"), self.dpi)
             cluster = rows.name_of(first)
             if self.core.get("cluster") is not None:
                 cluster = as_text(value_of(self.core["cluster"], doc, "cluster"), "cluster")
@@ -282,7 +289,7 @@ class TaskSpec:
                 **self._texts(doc, choices),
                 target=target,
                 choices=choices,
-                evidence=evidence_of(self.core.get("evidence"), doc, len(media), rows.base),
+                evidence=evidence_of(self.core.get("evidence"), doc, len(media), rows.base, self.dpi),
                 doc=doc,
             )
         except SampleError as error:

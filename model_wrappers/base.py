@@ -27,7 +27,14 @@ from core_bench.heads import HeadShape
 from core_bench.media import Visual, read_visual
 from core_bench.model_wrappers.chat import ChatPrompts
 from core_bench.model_wrappers.finite import FiniteLogits, first_broken_layer
-from core_bench.model_wrappers.loading import check_agreement, content_hash, load_model, load_processor, pin_revision
+from core_bench.model_wrappers.loading import (
+    check_agreement,
+    content_hash,
+    empty_model,
+    load_model,
+    load_processor,
+    pin_revision,
+)
 from core_bench.schema import Prepared, Sample, TokenMap
 from core_bench.subtitles import with_subtitles
 
@@ -96,6 +103,18 @@ class ModelWrapper(ChatPrompts, ABC):
         check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
         return cls(model, processor, checkpoint=name, revision=revision)
 
+    @classmethod
+    def without_weights(cls, checkpoint: str | os.PathLike[str], *, revision: str | None = None) -> Self:
+        """The same model with no numbers in it, made from the config alone: it prepares prompts, and can do no more.
+
+        Of a hub id only the config and the processor's files are fetched. Raises UserError as `load` does.
+        """
+        name = os.path.expanduser(os.fspath(checkpoint))
+        revision = pin_revision(name, revision, cls.FAMILY, cls.MODEL_TYPES)
+        model, processor = empty_model(name, revision), load_processor(name, revision)
+        check_agreement(name, model, processor, (*_IDS, *cls.MUST_AGREE))
+        return cls(model, processor, checkpoint=name, revision=revision)
+
     def prepare(
         self,
         sample: Sample,
@@ -139,6 +158,8 @@ class ModelWrapper(ChatPrompts, ABC):
             token_map=self.token_map(ids, inputs, visuals, max_pixels),
             spans=self.query_spans(sample, chat, ids),
             frames=tuple(visual.frames for visual in visuals),
+            fps=tuple(visual.fps for visual in visuals),
+            seconds=tuple(visual.seconds if visual.ticks else () for visual in visuals),
         )
 
     @abstractmethod

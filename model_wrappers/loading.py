@@ -123,6 +123,17 @@ def load_model(checkpoint: str, revision: str | None, *, dtype: str, device: str
     return model.eval() if device_map is not None else model.eval().to(device)
 
 
+def empty_model(checkpoint: str, revision: str | None) -> Any:
+    """The model of the checkpoint's config on torch's `meta` device: every shape, no weights, no memory."""
+
+    def build() -> Any:
+        config = AutoConfig.from_pretrained(checkpoint, revision=revision)
+        with torch.device("meta"):
+            return AutoModelForImageTextToText.from_config(config, attn_implementation="sdpa")
+
+    return _told(build, f"--checkpoint {checkpoint}: its model cannot be built")
+
+
 def load_processor(checkpoint: str, revision: str | None) -> Any:
     """The checkpoint's own processor, with a tokenizer that knows character offsets and a chat template."""
 

@@ -15,6 +15,7 @@ per_family=15 attention_minutes=5 publish_minutes=2 # on two cores; less where n
 families=($("$python" -c 'from core_bench.checkpoints import manifest; print(*sorted(manifest(), reverse=True))'))
 
 is_done() { [ -f "$root/$1/measured" ]; }
+[ -f "$root/attention.json" ] && attention_minutes=0
 
 printf '%s: planned time, minutes on two cores%s\n' "$root" "${LIMIT:+, were it not for LIMIT}"
 total=$((attention_minutes + publish_minutes))
@@ -31,7 +32,8 @@ for family in "${families[@]}"; do
     is_done "$family" && continue
     out=$root/$family started=$SECONDS
     rm -f "$out/speed.json" # the last thing that demo.sh measures
-    OUT=$out BOARD=$root/demo TOKENS=$lengths scripts/demo.sh "$python" "$family" || {
+    # The longest prompts must be timed on a slow machine too.
+    DEMO_OUT=$out DEMO_BOARD=$root/demo DEMO_TOKENS=$lengths DEMO_BUDGET=90 scripts/demo.sh "$python" "$family" || {
         code=$?
         [ "$code" = 1 ] && [ -f "$out/speed.json" ] || exit "$code"
         missed+=("$family")
@@ -45,6 +47,11 @@ if [ ! -f "$root/attention.json" ]; then
         ${lengths:+--tokens "$lengths"} --json "$root/attention.json"
 fi
 "$python" -m core_bench.bundled.records "${families[@]/#/$root/}" --attention "$root/attention.json" --dir "$board"
-scripts/report.sh "$python" "$board"
+code=0
+scripts/report.sh "$python" "$board" || code=$?
 printf 'total: %d s\n' "$SECONDS"
-[ ${#missed[@]} = 0 ] || { printf 'not every claim holds of: %s\n' "${missed[*]}" >&2 && exit 1; }
+if [ ${#missed[@]} != 0 ]; then
+    printf 'not every claim holds of: %s\n' "${missed[*]}" >&2
+    [ "$code" != 0 ] || code=1
+fi
+exit "$code"

@@ -19,9 +19,9 @@ from typing import Any
 from core_bench.bundled.words import COLORS
 from core_bench.errors import SampleError
 from core_bench.instructions import ONE_WORD
-from core_bench.media import PAGE_DPI, page_sizes
+from core_bench.media import page_sizes
 from core_bench.metrics import known_answer
-from core_bench.schema import Box, Media, Region
+from core_bench.schema import PAGE_DPI, Box, Media, Region
 from core_bench.scoring_mmdocir import LAYOUT_KS, PAGE_KS, layout_recall, page_recall, read_ranking
 
 FOLDERS = ("documents", "doc_pdfs", "doc_miscellaneous/doc_pdfs")
@@ -53,7 +53,7 @@ def media(doc: Mapping[str, Any], base: Path) -> list[Media]:
     return [Media(kind="page", path=path, page=page) for page in range(last - first + 1)]
 
 
-def evidence(doc: Mapping[str, Any], base: Path) -> list[Region]:
+def evidence(doc: Mapping[str, Any], base: Path, dpi: int = PAGE_DPI) -> list[Region]:
     """The boxes of `layout_mapping` in pixels of the rendered pages; none where one of them has no area on its page.
 
     Of a box that reaches over the edge of its page, the part on the page counts.
@@ -61,7 +61,7 @@ def evidence(doc: Mapping[str, Any], base: Path) -> list[Region]:
     path = base / _file(doc, base)
     found = []
     for layout in doc["layout_mapping"]:
-        box = _in_pixels(layout["bbox"], layout["page_size"], _rendered_size(path, layout["page"]))
+        box = _in_pixels(layout["bbox"], layout["page_size"], _rendered_size(path, layout["page"], dpi))
         if box is None:
             return []
         found.append(Region(medium=layout["page"], box=box))
@@ -112,7 +112,7 @@ def candidates(doc: Mapping[str, Any], media: Sequence[Media]) -> dict[str, list
     for row in _layouts(table, table.stat().st_mtime_ns).slice(first, last - first + 1).to_pylist():
         if row["doc_name"] != doc["doc_name"]:
             raise ValueError(f"layout_indices: rows {first} to {last} are of {row['doc_name']}, not {doc['doc_name']}")
-        box = _in_pixels(row["bbox"], row["page_size"], _rendered_size(path, row["page_id"]))
+        box = _in_pixels(row["bbox"], row["page_size"], _rendered_size(path, row["page_id"], media[0].dpi))
         if box is not None:
             layouts.append(([row["page_id"], *row["bbox"]], Region(medium=row["page_id"], box=box)))
     return {"pages": pages, "layouts": layouts}
@@ -152,13 +152,13 @@ def _in_pixels(bbox: Sequence[float], page_size: Sequence[float], rendered: tupl
     return (x0 * across, y0 * down, x1 * across, y1 * down)
 
 
-def _rendered_size(path: Path, page: int) -> tuple[int, int]:
+def _rendered_size(path: Path, page: int, dpi: int) -> tuple[int, int]:
     """Width and height in pixels of a page as it is shown."""
     sizes = page_sizes(path)
     if not 0 <= page < len(sizes):
         raise SampleError(f"{path}: evidence on page {page}, the document has {len(sizes)} pages (0-based)")
     width, height = sizes[page]
-    return math.ceil(width * PAGE_DPI / _POINTS_PER_INCH), math.ceil(height * PAGE_DPI / _POINTS_PER_INCH)
+    return math.ceil(width * dpi / _POINTS_PER_INCH), math.ceil(height * dpi / _POINTS_PER_INCH)
 
 
 def prompt(doc: Mapping[str, Any]) -> str:

@@ -17,6 +17,16 @@ GENUINE_VARIABLE = "CORE_BENCH_GENUINE_DATA"
 REQUIRE_VARIABLE = "CORE_BENCH_REQUIRE_GENUINE"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-prompts", action="store_true", help="write the golden files of tests/snapshots/prompts")
+
+
+@pytest.fixture(scope="session")
+def update_prompts(pytestconfig: pytest.Config) -> bool:
+    """Whether golden prompts are written instead of compared."""
+    return bool(pytestconfig.getoption("--update-prompts"))
+
+
 @pytest.fixture(scope="session")
 def genuine_data() -> Path:
     """The folder of real data (`annotations/`, `media/`), never written to. Skips where the variable is unset."""

@@ -127,6 +127,7 @@ class Task(Strict):
     n_failed: Count
     tokens: Tokens | None
     media_wait: MediaWait | None = None
+    defects: dict[str, Count] | None = None  # kind -> number of samples whose records are known to have it
     controls: Controls | None = None
     arms: dict[str, Arm]
 
@@ -250,6 +251,8 @@ class RowTimes(Strict):
 
 class SampleRow(Strict):
     """One sample under one arm. `ram`, `placebo` ([layers][heads]) and `chance` belong to arm "detect" alone.
+    `frames`, `fps` and `seconds` have an entry a medium: native frame indices, the file's average frame rate and, where
+    it varies, when each frame is shown. `defects`: what the task knows to be wrong with the record.
     `groups`: the sample's group for each metric that is the unweighted mean of its groups' means (MLVU's M-Avg).
     `chunk`: the prompt was read so many tokens at a time."""
 
@@ -266,6 +269,9 @@ class SampleRow(Strict):
     unparsed: bool = False
     tokens: RowTokens | None = None
     frames: list[list[int]] = []
+    fps: list[float | None] = []
+    seconds: list[list[float]] = []
+    defects: list[str] = []
     times: RowTimes | None = None
     chunk: int | None = None
     ram: Grid | None = None

@@ -17,6 +17,7 @@ from typing import Any
 
 from core_bench.board.pages import write_pages
 from core_bench.board.runs import HISTORY, RESULTS, add_runs, load_run
+from core_bench.checkpoints import manifest
 from core_bench.errors import UserError
 from core_bench.report.speedfile import load_speed
 from core_bench.runfolder import RECORD, load_record
@@ -57,7 +58,8 @@ def replace(outs: Sequence[Path], attention: Path | None, board: Path) -> list[s
     """Put the runs and times in `outs`, and the times of one layer's attention, in place of those of the same families.
 
     Returns a line a run. UserError, and no change, where a run is not valid, not finished or not of a bundled
-    checkpoint, where a run with a limit would replace one without, and where the times are of another checkpoint.
+    checkpoint as it now is, where a run with a limit would replace one without, and where the times are of another
+    checkpoint.
     """
     measured = [_measured(out) for out in outs]
     families = [one.family for one in measured]
@@ -93,6 +95,9 @@ def _measured(out: Path) -> Measured:
             raise UserError(
                 f"{out / mode}: expected the bundled checkpoint of {out / MODES[0]}, got {own['checkpoint']}"
             )
+    known = manifest().get(run["model"], {}).get("checkpoint_hash")
+    if run["checkpoint_hash"] != known:
+        raise UserError(f"{out}: measured on checkpoint {run['checkpoint_hash']}, but the bundled one is {known}")
     prefill = out / "speed.json"
     timed = load_speed(prefill).run
     if (timed.get("checkpoint"), timed.get("checkpoint_hash")) != (run["checkpoint"], run["checkpoint_hash"]):

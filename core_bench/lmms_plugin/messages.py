@@ -62,7 +62,7 @@ def messages_of(sample: Sample) -> list[dict[str, Any]]:
         if medium.kind == "video":
             content.append({"type": "video", "url": medium.path})
         elif medium.kind == "page":
-            content.append({"type": "image", "url": load_page(medium.path, medium.page or 0)})
+            content.append({"type": "image", "url": load_page(medium.path, medium.page or 0, medium.dpi)})
         else:
             content.append({"type": "image", "url": load_image(medium.path)})
     content.append({"type": "text", "text": sample.prompt})

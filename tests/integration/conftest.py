@@ -155,9 +155,11 @@ def task(tmp_path: Path) -> Path:
 def bench(checkpoint: Path, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
     """bench(mode, *flags, out=NAME): one run through the command line, into a folder of tmp_path."""
 
-    def run(mode: str, *flags: object, out: str = "out", model_folder: Path = checkpoint) -> Ended:
+    def run(
+        mode: str, *flags: object, out: str = "out", model_folder: Path = checkpoint, family: str = "qwen3vl"
+    ) -> Ended:
         folder = tmp_path / "outs" / out
-        words = ["--model", "qwen3vl", "--checkpoint", model_folder, "--device", "cpu", "--mode", mode, "--out", folder]
+        words = ["--model", family, "--checkpoint", model_folder, "--device", "cpu", "--mode", mode, "--out", folder]
         capsys.readouterr()
         code = cli.main([str(word) for word in (*words, *flags)])
         printed = capsys.readouterr()

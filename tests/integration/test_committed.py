@@ -15,6 +15,7 @@ from PIL import Image
 from core_bench.board.pages import write_pages
 from core_bench.bundled.claims import BEGIN, END, main
 from core_bench.bundled.records import ATTENTION, SPEED, published
+from core_bench.checkpoints import manifest
 from core_bench.report.speedfile import load_speed
 from core_bench.runfolder import load_record
 
@@ -27,6 +28,15 @@ def test_pages_are_those_of_the_committed_records(repo_root: Path, tmp_path: Pat
     shutil.copytree(committed / "results", tmp_path / "results")
     for path in write_pages(tmp_path):
         assert path.read_bytes() == (committed / path.name).read_bytes(), f"{path.name}: make report"
+
+
+def test_committed_records_are_of_the_bundled_checkpoints(repo_root: Path) -> None:
+    """A checkpoint that was trained anew needs new records: make records."""
+    for family, measured in published(repo_root / "leaderboard").items():
+        for folder in measured.runs.values():
+            assert (
+                load_record(folder / "record.json")["run"]["checkpoint_hash"] == manifest()[family]["checkpoint_hash"]
+            )
 
 
 def test_committed_times_are_of_the_committed_records(repo_root: Path) -> None:

@@ -73,7 +73,7 @@ def test_no_visual_token_is_lost_and_the_cells_tile_every_view(
     assert not found.newlines or isinstance(wrapper, LlavaOneVision)
     assert not {ids[position] for position in found.markers} & visual
     tiles = [block for block in found.blocks if block.view == "tiles"]
-    if isinstance(wrapper, LlavaOneVision):  # a row of these ends with a newline; other cells have none between them
+    if isinstance(wrapper, LlavaOneVision):  # a row of these ends with a newline
         row_ends = {position + 1 for block in tiles for position in block.positions()[block.cols - 1 :: block.cols]}
         assert {roles[position] for position in row_ends} <= {"newline"}
     for number, (clip, width, height) in enumerate(sizes):

@@ -11,6 +11,7 @@ import pytest
 from core_bench.arms import Arm
 from core_bench.errors import UserError
 from core_bench.heads import HeadPlan
+from core_bench.model_wrappers.base import ModelWrapper
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 from core_bench.prefill import LanguagePrefill
 from core_bench.prompts import prompt_of
@@ -50,6 +51,14 @@ def test_the_prompt_has_about_the_tokens_asked_for(wrapper: Qwen3VL, tmp_path: P
     prepared = prompt_of(wrapper, tokens, tmp_path)
     assert abs(prepared.token_map.length - tokens) <= 24
     assert prepared.token_map.length == prepared.inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("tokens", [500, 2000])
+def test_the_prompt_is_as_near_as_pictures_allow(untrained: ModelWrapper, tmp_path: Path, tokens: int) -> None:
+    """Of LLaVA-OneVision one picture alone has more tokens than two."""
+    length = prompt_of(untrained, tokens, tmp_path).token_map.length
+    step = {"qwen3vl": 16, "llava_onevision": 65, "internvl": 8 * 16}[untrained.FAMILY]  # one row, tile, row of tiles
+    assert abs(length - tokens) <= step
 
 
 def test_rows_are_verified_interleaved_and_consistent(

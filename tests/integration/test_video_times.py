@@ -43,6 +43,10 @@ def test_time_stamps(
     wrapper = Qwen3VL(tiny_model, tiny_processor)
     prepared = wrapper.prepare(sample, frames=4)
     assert prepared.frames == (frames,)
+    row = prepared.to_row()
+    assert row["fps"] == pytest.approx([10], abs=8)  # an average, of the uneven file
+    told = [[tenths[frame] / 10 for frame in frames]] if tenths != list(range(20)) else None
+    assert row.get("seconds") == told, "where frames and their rate do not tell it"
     text = wrapper.processor.tokenizer.decode(prepared.inputs["input_ids"][0])
     said = [float(stamp) for stamp in re.findall(r"<\s*([\d.]+)\s*seconds\s*>", text)]
     assert said == pytest.approx(stamps, abs=0.051), text

@@ -17,6 +17,8 @@ LIGHT = [
     "core_bench.board",
     "core_bench.cli",
     "core_bench.config",
+    "core_bench.decodeworker",
+    "core_bench.decoding",
     "core_bench.errors",
     "core_bench.heads",
     "core_bench.ram",

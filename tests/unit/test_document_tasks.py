@@ -19,10 +19,11 @@ from core_bench.bundled.architectures.qwen3vl import build_processor
 from core_bench.bundled.documents import DATASETS, Documents, documents
 from core_bench.evidence import omega
 from core_bench.instructions import NOT_ANSWERABLE
-from core_bench.media import load_page
+from core_bench.media import load_page, read_visual
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
 from core_bench.registry import load_tasks
 from core_bench.schema import Region, Sample
+from core_bench.taskfile import YamlMap
 from core_bench.tasks.core_mmdocir import evidence as layout_evidence
 from core_bench.tasks.core_mmdocir import questions
 from core_bench.tasks.core_mmlongbench_doc import evidence as page_evidence
@@ -90,6 +91,22 @@ def test_the_box_of_mmdocir_holds_the_figure_in_its_color(samples: dict[str, lis
         crop = np.asarray(load_page(page.path, page.page or 0))[y0:y1, x0:x1]
         np.testing.assert_array_equal(crop, pages[region.medium].pixels[y0:y1, x0:x1])
         assert sample.target == thing.color
+
+
+def test_boxes_follow_the_dpi_of_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(generate.DATASETS, "mmdocir", replace(DATASETS["mmdocir"], splits={"eval": SPEC}))
+    spec, half = task("mmdocir"), YamlMap()
+    half.update(spec.core, dpi=72)
+    plain, small = (
+        [row for row in found.samples("eval", data_dir=str(tmp_path)) if isinstance(row, Sample)]
+        for found in (spec, replace(spec, core=half))
+    )
+    for one, other in zip(plain, small, strict=True):
+        (region,), (smaller,) = one.evidence, other.evidence
+        assert region.box is not None
+        assert smaller.box == pytest.approx([edge / 2 for edge in region.box], abs=0.5)
+        sizes = [read_visual(sample.media[region.medium]).size for sample in (one, other)]
+        assert sizes[1] == pytest.approx([side / 2 for side in sizes[0]], abs=1)
 
 
 def test_prompts_have_the_wanted_size_and_evidence_has_tokens(

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,9 @@ from core_bench import provenance
 from core_bench.cliparsers import run_parser
 from core_bench.config import RunConfig
 from core_bench.model_wrappers.qwen3vl import Qwen3VL
-from core_bench.provenance import command_of, data_digest, environment, versions
+from core_bench.provenance import command_of, data_digest, environment, sources, versions
 from core_bench.schema import Media, Region, Sample
+from core_bench.tasksource import REVISION
 from core_bench.taskspec import FailedSample
 
 WORD = st.text("abcXYZ019 _./'\"$~é", min_size=1).filter(lambda s: s.strip() == s and not s.startswith("-"))
@@ -120,6 +122,21 @@ def sample_of(path: Path, **changes: Any) -> Sample:
 )
 def test_the_digest_follows_every_part_of_a_sample(picture: Path, changes: dict[str, Any]) -> None:
     assert data_digest([sample_of(picture)]) != data_digest([sample_of(picture, **changes)])
+
+
+def test_the_digest_follows_the_dpi_of_pages(picture: Path) -> None:
+    page = Media(kind="page", path=str(picture), page=0)
+    plain, fine = (data_digest([sample_of(picture, media=(m,))]) for m in (page, replace(page, dpi=200)))
+    assert plain != fine
+
+
+def test_settings_name_commits_and_dpi(picture: Path) -> None:
+    spec: Any = SimpleNamespace(name="t", dpi=200)
+    page = Media(kind="page", path="a.pdf", page=0)
+    failed = FailedSample(id="0", cluster="c", reason="no such file")
+    of_hub = sample_of(picture, media=(page,), doc={REVISION: "abc"})
+    assert sources([(spec, [failed, of_hub])]) == {"revisions": {"t": "abc"}, "dpi": {"t": 200}}
+    assert sources([(spec, [failed, sample_of(picture)])]) == {}, "neither of the hub, nor with pages"
 
 
 def test_the_digest_follows_bytes_not_places(picture: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from core_bench.board.runs import load_run
-from core_bench.bundled import claims
+from core_bench.bundled import claims, records
 from core_bench.bundled.records import MODES, main, published
 from core_bench.results import run_id
 
@@ -144,6 +144,14 @@ def test_what_cannot_be_published_is_one_line_and_changes_nothing(
     assert line.startswith("records: error: ")
     assert said in line
     assert files(board) == before
+
+
+def test_runs_on_a_checkpoint_that_was_trained_anew_since_are_refused(
+    measured: Path, board: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(records, "manifest", lambda: {FAMILY: {"checkpoint_hash": "new"}})
+    assert call(monkeypatch, main, measured, "--dir", board) == 2
+    assert "but the bundled one is new" in capsys.readouterr().err
 
 
 def test_a_family_must_be_given_once_and_be_whole(

@@ -427,6 +427,10 @@ GET = "get: {what: w, from: f, folder: F, size: s, licence: l}"
         ("ranking: candidates", "ranking: expected a !function, got 'candidates'"),
         ("table_has_media: maybe", "table_has_media: expected true or false, got 'maybe'"),
         ("detect_share: 2", "detect_share: expected a number between 0 and 1, got 2"),
+        ("dpi: 35", "dpi: expected a whole number from 36 to 600, got 35"),
+        ("dpi: 601", "dpi: expected a whole number from 36 to 600, got 601"),
+        ("dpi: 72.0", "dpi: expected a whole number from 36 to 600, got 72.0"),
+        ("dpi: true", "dpi: expected a whole number from 36 to 600, got True"),
     ],
 )
 def test_files_that_cannot_be_meant_name_their_line(make: Any, core: str, said: str) -> None:
@@ -519,6 +523,61 @@ def test_rows_of_a_hugging_face_folder(make: Any, tmp_path: Path, monkeypatch: p
     assert len(spec.samples("test", limit=1)) == 1
     with pytest.raises(UserError, match=r"mine\.yaml:2: cannot load the data set 'set', split 'val'"):
         spec.samples("val")
+
+
+def test_rows_of_the_hub_say_of_which_commit_they_are(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets
+
+    monkeypatch.setenv("CORE_BENCH_CACHE", str(tmp_path / "cache"))
+    commit = "6820cb57b11ab5cbd5358277a139f5d9b6b20118"
+    for name in (commit, "0123456789abcdef"):  # the latter, as of a local folder, names no commit
+        table = datasets.Dataset.from_dict({"id": ["1"], "image": ["a.png"], "question": ["q"], "answer": ["a"]})
+        table.save_to_disk(tmp_path / "some___where" / "0.0.0" / name)
+
+    asked: list[Any] = []
+
+    def load(path: str, name: str | None, **options: Any) -> Any:
+        asked.append(options)
+        return datasets.load_from_disk(
+            tmp_path / "some___where" / "0.0.0" / (options.get("revision") or "0123456789abcdef")
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    pinned = only(make(head=f"task: mine\ndataset_path: some/where\ndataset_kwargs: {{revision: {commit}}}\n"))
+    assert pinned.doc["source_revision"] == commit
+    assert asked == [{"split": "test", "revision": commit}]
+    assert "source_revision" not in only(make(head="task: mine\ndataset_path: some/where\n")).doc
+
+
+def test_pages_are_rendered_as_the_task_says(make: Any) -> None:
+    rows = [{"id": "1", "pdf": "a.pdf", "image": "a.png", "question": "q", "answer": "a"}]
+    python = (
+        "from core_bench.schema import Region\ndef where(doc, dpi): return [Region(medium=1, box=(0, 0, dpi, dpi))]\n"
+    )
+    core = "metadata: {core_bench: {evidence: !function helper.where%s}}\n"
+    for text, dpi in ((core % ", dpi: 72", 72), (core % "", 144)):
+        sample = only(make(text, rows=rows, python=python))
+        assert [medium.dpi for medium in sample.media] == [144, dpi], "a picture has none of its own"
+        assert sample.evidence == (Region(medium=1, box=(0, 0, dpi, dpi)),)
+
+
+def test_samples_carry_the_defects_of_their_records(make: Any) -> None:
+    python = "def defects(doc): return ['are old'] * (doc['year'] < 2000) + ['are long'] * (doc['question'] > 'r')\n"
+    rows: list[Any] = [
+        {**ROW, "id": "1", "year": 2000},
+        {**ROW, "id": "2", "year": 1990, "question": "s"},
+        {**ROW, "id": "3", "year": 1990, "image": None},
+        {**ROW, "id": "4"},  # the function stumbles over it
+        "no row",
+    ]
+    said: list[str] = []
+    spec = make("metadata: {core_bench: {defects: !function helper.defects}}\n", rows=rows, python=python)
+    found = spec.samples("test", report=said.append)
+    assert [sample.defects for sample in found] == [(), ("are old", "are long"), ("are old",), (), ()]
+    assert isinstance(found[2], FailedSample)
+    assert said == ["mine: defective records among the first 5 rows: 2 are old; 1 are long"]
 
 
 @pytest.mark.parametrize(

@@ -290,6 +290,34 @@ def test_record_times_and_speedup_are_paired() -> None:
     assert "speedup" not in arms["dense"]["prefill"]
 
 
+def test_defective_records_are_counted_by_kind() -> None:
+    plans = {"dense": {}, "hybrid:10%": HYBRID}
+    rows = [row(number, arm, defects=["old"]) for number in range(3) for arm in plans]
+    rows += [failed(3, arm) | {"defects": ["long", "old", "long"]} for arm in plans]
+    rows += [row(4, arm) for arm in plans]
+    record = build(rows, plans)
+    assert record["tasks"][TASK]["defects"] == {"long": 1, "old": 4}
+    verify_record(record, rows)
+    record["tasks"][TASK]["defects"]["old"] = 3
+    with pytest.raises(ValueError, match=r"defects\.old"):
+        verify_record(record, rows)
+
+
+def test_the_wait_for_media_counts_every_sample_once() -> None:
+    def timed(number: int, arm: str, media_ms: float) -> dict[str, Any]:
+        return row(number, arm, times={"media_ms": media_ms, "sample_ms": 1000.0})
+
+    rows = [timed(number, arm, 100.0 * number) for number in (1, 2) for arm in ("dense", "hybrid:10%")]
+    plans = {"dense": {}, "hybrid:10%": HYBRID}
+    hung = {"times": {"media_ms": 900.0, "sample_ms": 1000.0}}  # it is waited for too
+    rows += [{**failed(3, arm), **hung} for arm in plans]
+    record = build(rows, plans)
+    assert record["tasks"][TASK]["media_wait"] == pytest.approx({"seconds": 1.2, "share": 0.4})
+    verify_record(record, rows)
+    assert "media_wait" not in strip_times(record)["tasks"][TASK]
+    assert "media_wait" not in build(hybrid_rows(), plans)["tasks"][TASK], "of runs that did not measure it"
+
+
 def test_the_interval_of_a_speedup_counts_clusters() -> None:
     rows = [line | {"cluster": "one video"} for line in hybrid_rows()]
     arms = build(rows, {"dense": {}, "hybrid:10%": HYBRID})["tasks"][TASK]["arms"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from core_bench.media import Visual
 from core_bench.schema import Media, Region, Sample, TokenMap, VisualBlock
 from core_bench.show import find_sample
 from core_bench.show_attention import KeyMassProbe, shares
-from core_bench.show_drawing import HeatColumn, cells_on_screen, draw_sheet, heat_colors, scale_of, wrapped
+from core_bench.show_drawing import OMEGA, HeatColumn, cells_on_screen, draw_sheet, heat_colors, scale_of, wrapped
 from core_bench.show_panels import Panel, cell_box, choose, make_panels
 from core_bench.taskspec import TaskSpec
 
@@ -215,6 +216,24 @@ def test_omega_is_marked_in_the_evidence_column_and_boxes_in_all() -> None:
     columns = np.unique(changed[:, 1])
     assert len(columns) == 2 * 16 * factor  # once on the picture, once on the heat map
     assert np.count_nonzero(np.diff(columns) > 1) == 1
+
+
+def test_the_picture_shows_through_lines_and_tint() -> None:
+    """Black and white stay apart in every pixel but those of Omega's frame, however many cells there are."""
+    size = (512, 256)
+    dark, light = (
+        np.asarray(draw_sheet(["caption"], [replace(marked, picture=Image.new("RGB", size, color))], []))
+        for marked in [panel(size, block(0, 32, 64, size), omega={65, 66, 129, 130})]
+        for color in ("black", "white")
+    )
+    same = np.argwhere((dark == light).all(axis=2) & (dark == OMEGA).all(axis=2))
+    apart = np.argwhere((dark != light).any(axis=2))
+    corner, cell = apart.min(axis=0), 8
+    assert tuple(np.ptp(apart, axis=0) + 1) == size[::-1]
+    assert tuple(same.min(axis=0)) == tuple(corner + cell)
+    assert tuple(np.ptp(same, axis=0) + 1) == (2 * cell, 2 * cell)
+    assert len(same) == (2 * cell) ** 2 - (2 * cell - 4) ** 2, "a frame of 2 pixels"
+    assert len(apart) == size[0] * size[1] - len(same)
 
 
 def test_extreme_pictures_are_drawn() -> None:
