@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from core_bench.config import DEFAULT_SINK, DEFAULT_WINDOW, RunConfig
 from core_bench.errors import UserError
 from core_bench.registry import bundled_checkpoint, model_class
+from core_bench.team import this_team
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
@@ -28,12 +29,15 @@ def manifest() -> dict[str, Any]:
 
 
 def resolve_device(device: str) -> str:
-    """ "auto" is CUDA where there is one, else the CPU."""
+    """ "auto" is CUDA where there is one, else the CPU; each process of a team has a GPU of its own while there are."""
     if device != "auto":
         return device
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        return "cpu"
+    team = this_team()
+    return "cuda" if team.size == 1 else f"cuda:{team.local_rank % torch.cuda.device_count()}"
 
 
 def load_wrapper(config: RunConfig) -> ModelWrapper:

@@ -28,6 +28,7 @@ from core_bench.cliparsers import (
 from core_bench.config import RunConfig, one_of
 from core_bench.errors import UserError, one_line
 from core_bench.registry import suggestion
+from core_bench.team import ToldByLeader
 
 EXIT_USER, EXIT_TERM, EXIT_INT, EXIT_PIPE = 2, 75, 130, 141
 SHORT_HELP = """\
@@ -56,8 +57,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             finally:
                 sys.stdout.flush()
             return code
+    except ToldByLeader:
+        return EXIT_USER
     except UserError as error:
-        return _complain(f"error: {one_line(error)}", EXIT_USER)
+        rank = os.environ.get("RANK", "0")  # of several processes
+        where = "" if rank == "0" else f"process {rank}: "
+        return _complain(f"error: {where}{one_line(error)}", EXIT_USER)
     except Terminated:
         return _complain(f"stopped by SIGTERM{''.join(resume)}", EXIT_TERM)
     except KeyboardInterrupt:

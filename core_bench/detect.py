@@ -22,6 +22,7 @@ from core_bench.runfolder import Row, RunFolder
 from core_bench.running import row_head
 from core_bench.schema import Prepared, Sample
 from core_bench.taskspec import FailedSample, TaskSpec
+from core_bench.team import weight
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
@@ -31,13 +32,15 @@ TaskSamples = Sequence[tuple[TaskSpec, Sequence[Sample | FailedSample]]]
 
 
 def detect(wrapper: ModelWrapper, config: RunConfig, tasks: TaskSamples, folder: RunFolder) -> None:
-    """Measure every sample of `tasks` that `folder` has no row of yet."""
+    """Measure every sample of `tasks` that `folder` has no row of yet, together with the folder's team."""
     for spec, samples in tasks:
         todo = [sample for sample in samples if (spec.name, sample.id, ARM, None) not in folder.done]
+        todo = folder.team.share(todo, weight)
         unread = [sample for sample in todo if isinstance(sample, Sample)]
         with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
             for sample in track(todo, f"{spec.name}: detect"):
                 folder.append(*with_lap([_row(wrapper, config, spec, sample, media)], media))
+    folder.gather()
 
 
 def tables(rows: Sequence[Row], tasks: TaskSamples) -> dict[str, HeadScores]:

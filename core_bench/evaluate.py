@@ -28,11 +28,12 @@ from core_bench.ranking import SHARE as RANKING_SHARE
 from core_bench.registry import load_tasks
 from core_bench.results import build_record, ram_record, run_id, short_digest
 from core_bench.runfolder import RunFolder, check_out
-from core_bench.running import run_arms
+from core_bench.running import TIMED_MODES, run_arms
 from core_bench.schema import Sample
 from core_bench.stats import spearman
 from core_bench.tables import render_tables
 from core_bench.taskspec import FailedSample, TaskSpec
+from core_bench.team import this_team
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
@@ -69,12 +70,15 @@ class Session:
 
 def run(config: RunConfig) -> int:
     """Carry out `config` and print its tables; returns the exit code (0, or 1 where a task has no scored sample)."""
-    check_out(config.out_dir())
+    team = this_team()
+    team.lead(lambda: check_out(config.out_dir()))
     tasks = read_tasks(config, config.mode)
     wrapper = load_wrapper(config)
     say(_first_line(config, wrapper))
     session = make_session(config, wrapper, tasks)
     record, rows = carry_out(session)
+    if not team.leads:
+        return exit_code(record, config.strict)
     print(render_tables(record))
     if config.mode == "detect" and (config.out_dir() / headtables.TABLE).is_file():
         _compare_with_known(config, wrapper)
@@ -88,14 +92,17 @@ def carry_out(session: Session) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Measure what the session's OUT lacks; returns its record and rows. The record is written after an interruption
     too, and says then that it is not complete."""
     out = session.config.out_dir()
-    with RunFolder.open(out, session.settings) as folder:
+    team = this_team()
+    with RunFolder.open(out, session.settings, team) as folder:
         if not folder.finished:
             complete, controls = False, None
             try:
                 controls = _work(session, folder)
                 complete = True
             finally:
-                _write_record(session, folder, controls, complete)
+                if team.leads:
+                    _write_record(session, folder, controls, complete)
+            team.wait()
         record, rows = folder.record, folder.rows
     if record is None:
         raise RuntimeError(f"{out}: no record was written")
@@ -114,10 +121,14 @@ def read_tasks(config: RunConfig, mode: str) -> Tasks:
         specs = load_tasks(None, mode, config.bundled or all(spec.generated for spec in specs))
     limit = config.limit if own else None
     roots = [config.data_dir if own or not spec.generated else None for spec in specs]
-    return [
-        (spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit, report=say))
-        for spec, root in zip(specs, roots, strict=True)
-    ]
+
+    def read() -> Tasks:
+        return [
+            (spec, spec.samples(spec.split_for(mode), data_dir=root, limit=limit, report=say))
+            for spec, root in zip(specs, roots, strict=True)
+        ]
+
+    return this_team().leader_first(read)  # generated data is written where it is not there yet
 
 
 def exit_code(record: dict[str, Any], strict: bool) -> int:
@@ -131,8 +142,10 @@ def exit_code(record: dict[str, Any], strict: bool) -> int:
 
 
 def say(line: str) -> None:
-    """A line for the person at the terminal; on stderr, so that stdout holds the tables alone."""
-    print(f"core_bench: {line}", file=sys.stderr, flush=True)
+    """A line for the person at the terminal; on stderr, so that stdout holds the tables alone. Of a team, the leader
+    speaks."""
+    if this_team().leads:
+        print(f"core_bench: {line}", file=sys.stderr, flush=True)
 
 
 def _say_failures(rows: Sequence[dict[str, Any]], out: Path) -> None:
@@ -236,13 +249,15 @@ def find_table(config: RunConfig, wrapper: ModelWrapper) -> tuple[HeadScores, He
         "data": {spec.name: data_digest(samples) for spec, samples in tasks},
     }
     # One folder for each set of settings: an interrupted detection must not block one with others.
-    with RunFolder.open(cache / f"run-{short_digest(settings)}", settings) as folder:
+    team = this_team()
+    with RunFolder.open(cache / f"run-{short_digest(settings)}", settings, team) as folder:
         detect(wrapper, config, tasks, folder)
         per_task = tables(folder.rows, tasks)
         if not per_task:
             raise UserError("--heads auto: detection measured no sample; name a head table")
         whole = replace(config, limit=None)  # --limit is about the evaluation, not about this detection
-        write_tables(cache, per_task, sidecar(wrapper, whole, folder.rows, tasks, _provenance(config)))
+        side = sidecar(wrapper, whole, folder.rows, tasks, _provenance(config))
+        team.lead(lambda: write_tables(cache, per_task, side))
     if (found := _look_up(config.heads, config, wrapper, earlier)) is None:
         raise RuntimeError(f"{cache}: the head table just written was not found")
     return found
@@ -280,10 +295,26 @@ def _work(session: Session, folder: RunFolder) -> dict[str, dict[str, Any]] | No
     """Everything that is measured; returns the controls of the generated tasks."""
     if session.config.mode == "detect":
         detect(session.wrapper, session.config, session.tasks, folder)
+    else:
+        _say_untimed(session)
+        for spec, samples in session.tasks:
+            run_arms(session.wrapper, session.config, spec, samples, session.arms, folder, session.ranking_heads)
+    places = {
+        (spec.name, sample.id): (task, number)
+        for task, (spec, samples) in enumerate(session.tasks)
+        for number, sample in enumerate(samples)
+    }
+    if folder.team.leads:
+        folder.arrange(lambda row: places[row["task"], row["id"]])
+    if session.config.mode == "detect" or not session.controls:
         return None
-    for spec, samples in session.tasks:
-        run_arms(session.wrapper, session.config, spec, samples, session.arms, folder, session.ranking_heads)
-    return _controls(session) if session.controls else None
+    return folder.team.lead(lambda: _controls(session))
+
+
+def _say_untimed(session: Session) -> None:
+    team = this_team()
+    if session.config.mode in TIMED_MODES and team.shares_device(session.wrapper.model.device.type):
+        say(f"note: {team.local_size} processes share one device, so prefill is not timed")
 
 
 def _write_record(

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterable, Iterator, Sized
 from typing import TYPE_CHECKING, TypeVar
 
+from core_bench.team import this_team
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -19,7 +21,7 @@ def track(items: Iterable[Item], label: str, total: int | None = None) -> Iterat
 
     `total` defaults to the length of `items` where they have one; without one only the count is shown.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or not this_team().leads:
         yield from items
         return
     if total is None and isinstance(items, Sized):

@@ -2,6 +2,7 @@
 
 settings.json   what the results depend on; written first
 samples.jsonl   one line a sample and arm, appended whole
+samples.1.jsonl what another process of the same run has done and the leader has not taken over yet
 record.json     the summary; written last
 """
 
@@ -11,14 +12,17 @@ import contextlib
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from core_bench.board.schema import check_record, check_row
 from core_bench.errors import UserError
+from core_bench.team import Team
 
 SETTINGS, SAMPLES, RECORD, LOCK = "settings.json", "samples.jsonl", "record.json", ".lock"
+OTHERS = "samples.[0-9]*.jsonl"
 Row = dict[str, Any]
 RowKey = tuple[str, str, str, int | None]
 
@@ -31,22 +35,40 @@ def row_key(row: Row) -> RowKey:
 class RunFolder:
     """An open run folder. Use `RunFolder.open` in a `with` statement; `rows` and `done` grow with `append`."""
 
-    def __init__(self, out: Path, lock: int, samples: int, rows: list[Row]) -> None:
+    def __init__(self, out: Path, lock: int | None, samples: int, rows: list[Row], team: Team) -> None:
         self.out = out
+        self.team = team
         self.rows = rows
         self.done: set[RowKey] = {row_key(row) for row in rows}
         self._lock = lock
         self._samples = samples
 
     @classmethod
-    def open(cls, out: str | os.PathLike[str], settings: dict[str, Any]) -> RunFolder:
-        """Create `out` or resume the run in it.
+    def open(cls, out: str | os.PathLike[str], settings: dict[str, Any], team: Team | None = None) -> RunFolder:
+        """Create `out` or resume the run in it; in a `team` every process does so, and the leader holds the lock.
 
-        Raises UserError if another process works there, if it was made with other settings (the message lists them),
+        Raises UserError if another run works there, if it was made with other settings (the message lists them),
         if it holds something else, or if a line of samples.jsonl is damaged. A last line without an end, as a kill
         leaves it, is dropped.
         """
-        folder = Path(out)
+        folder, team = Path(out), team or Team()
+        return team.leader_first(
+            lambda: cls._take_over(folder, settings, team) if team.leads else cls._join(folder, team)
+        )
+
+    @classmethod
+    def _join(cls, folder: Path, team: Team) -> RunFolder:
+        """The folder as the leader has just opened it, with a file of this process's own."""
+        rows = load_rows(folder / SAMPLES)
+        try:
+            samples = os.open(_own(folder, team), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise UserError(f"--out {folder}: cannot be written: {error.strerror}") from None
+        return cls(folder, None, samples, rows, team)
+
+    @classmethod
+    def _take_over(cls, folder: Path, settings: dict[str, Any], team: Team) -> RunFolder:
+        """The folder, locked, with all that any process of an earlier start has left in it."""
         try:
             _refuse_foreign(folder)
             folder.mkdir(parents=True, exist_ok=True)
@@ -62,7 +84,40 @@ class RunFolder:
         except BaseException:
             os.close(lock)
             raise
-        return cls(folder, lock, samples, rows)
+        taken = cls(folder, lock, samples, rows, team)
+        try:
+            taken._absorb()
+            for path in folder.glob(OTHERS):
+                path.unlink()
+        except BaseException:
+            taken.close()
+            raise
+        return taken
+
+    def _absorb(self) -> None:
+        """Take over the rows of the other processes' files. Killed in between, it finds them in both, and goes on."""
+        for path in sorted(self.out.glob(OTHERS)):
+            new = [row for row in load_rows(path, cut=True) if row_key(row) not in self.done]
+            if new:
+                self.append(*new)
+            os.truncate(path, 0)
+
+    def gather(self) -> None:
+        """Wait for the whole team; afterwards `rows` and `done` hold what all its processes have done."""
+        if self.team.size > 1:
+            self.team.wait()
+            self.team.lead(self._absorb)
+            self.rows = load_rows(self.out / SAMPLES)
+            self.done = {row_key(row) for row in self.rows}
+
+    def arrange(self, place: Callable[[Row], Any]) -> None:
+        """Put the rows of samples.jsonl in the order of `place`, in which one process would have written them."""
+        arranged = sorted(self.rows, key=place)
+        if arranged != self.rows:
+            write_text(self.out / SAMPLES, "".join(_line(row) for row in arranged))
+            os.close(self._samples)
+            self._samples = os.open(self.out / SAMPLES, os.O_WRONLY | os.O_APPEND)
+            self.rows = arranged
 
     def __enter__(self) -> RunFolder:
         return self
@@ -74,10 +129,15 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the folder back. The lock goes with the process too, however that ends."""
-        if self._lock >= 0:
-            os.close(self._samples)
+        if self._samples < 0:
+            return
+        handed_over = os.fstat(self._samples).st_size == 0
+        os.close(self._samples)
+        self._samples = -1
+        if self._lock is not None:
             os.close(self._lock)
-            self._samples = self._lock = -1
+        elif handed_over:
+            _own(self.out, self.team).unlink(missing_ok=True)
 
     def append(self, *rows: Row) -> None:
         """Add rows whole, in one write, so that a kill does not part rows which were measured together.
@@ -90,7 +150,7 @@ class RunFolder:
                 raise ValueError(f"{self.out / SAMPLES}: {key} is there already")
         for row in rows:
             check_row(row)
-        lines = [json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n" for row in rows]
+        lines = [_line(row) for row in rows]
         data = "".join(lines).encode()
         # No fsync: a killed process loses nothing that was written, and after a power cut a torn tail is measured anew.
         end = os.fstat(self._samples).st_size
@@ -120,6 +180,15 @@ class RunFolder:
         check_record(record)
         os.fsync(self._samples)  # a record must not outlive the rows it sums up
         write_json(self.out / RECORD, record)
+
+
+def _own(folder: Path, team: Team) -> Path:
+    """Where a process that does not lead writes its rows."""
+    return folder / f"samples.{team.rank}.jsonl"
+
+
+def _line(row: Row) -> str:
+    return json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def load_record(path: Path) -> dict[str, Any]:

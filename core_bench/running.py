@@ -19,6 +19,7 @@ from core_bench.runfolder import Row, RunFolder
 from core_bench.schema import Prepared, Sample
 from core_bench.scoring_mmdocir import write_ranking
 from core_bench.taskspec import FailedSample, TaskSpec
+from core_bench.team import this_team, weight
 
 if TYPE_CHECKING:
     from core_bench.model_wrappers.base import ModelWrapper
@@ -46,12 +47,14 @@ def run_arms(
         ordered = [*arms[turn:], *arms[:turn]]
         return [arm for arm in ordered if (spec.name, sample.id, arm.name, arm.draw) not in folder.done]
 
-    unread = [sample for sample in samples if isinstance(sample, Sample) and missing(sample)]
+    mine = folder.team.share([sample for sample in samples if missing(sample)], weight)
+    numbers = {sample.id: number for number, sample in enumerate(samples)}
+    unread = [sample for sample in mine if isinstance(sample, Sample)]
     with MediaAhead(unread, frames=config.frames, fps=config.fps) as media:
-        for number, sample in enumerate(track(samples, f"{spec.name}: {len(arms)} arms")):
-            if todo := missing(sample, number % len(arms)):
-                rows = _rows(wrapper, config, spec, sample, todo, verified, heads, media)
-                folder.append(*with_lap(rows, media))
+        for sample in track(mine, f"{spec.name}: {len(arms)} arms"):
+            todo = missing(sample, numbers[sample.id] % len(arms))
+            folder.append(*with_lap(_rows(wrapper, config, spec, sample, todo, verified, heads, media), media))
+    folder.gather()
 
 
 def _rows(
@@ -173,7 +176,7 @@ def _prefill_times(
     chunk: int | None,
 ) -> list[dict[str, float]]:
     """For every arm {language_ms, vision_ms}; empty where the mode times nothing."""
-    if config.mode not in TIMED_MODES:
+    if config.mode not in TIMED_MODES or this_team().shares_device(wrapper.model.device.type):
         return [{} for _ in arms]
     from core_bench.prefill import LanguagePrefill
 
