@@ -51,7 +51,9 @@ def load_wrapper(config: RunConfig) -> ModelWrapper:
         raise UserError(f"--attention {config.attention}: {error}") from error
     dtype = config.dtype or ("bfloat16" if device.startswith("cuda") else "float32")
     with _quiet_unless_terminal():
-        return model_class(config.model).load(_place(config), revision=config.revision, device=device, dtype=dtype)
+        return model_class(config.model).load(
+            _place(config), revision=config.revision, device=device, dtype=dtype, device_map=config.device_map
+        )
 
 
 def load_without_weights(config: RunConfig) -> ModelWrapper:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from core_bench.config import ATTENTIONS, DTYPES, HOLDS, MODES, OFF_KINDS, QUERIES
+from core_bench.config import ATTENTIONS, DEVICE_MAPS, DTYPES, HOLDS, MODES, OFF_KINDS, QUERIES
 from core_bench.errors import UserError
 from core_bench.registry import MODELS, suggestion
 
@@ -129,6 +129,12 @@ def _pixel_flags(media: argparse._ArgumentGroup) -> None:
 def _device_flags(parser: Parser, attention: bool = True) -> argparse._ArgumentGroup:
     device = parser.add_argument_group("device")
     device.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 ... (default: cuda where there is one)")
+    if attention:
+        device.add_argument(
+            "--device-map",
+            metavar=_choice(DEVICE_MAPS),
+            help="spread layers over several GPUs, instead of --device",
+        )
     device.add_argument("--dtype", metavar=_choice(DTYPES), help="default: float32 on a CPU, bfloat16 on CUDA")
     if attention:
         device.add_argument("--attention", metavar=_choice(ATTENTIONS), help="implementation (default: auto)")

@@ -25,6 +25,7 @@ HOLDS = ("prefill", "always")
 QUERIES = ("question", "phrase", "last")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")  # accelerate's
 ATTENTIONS = ("auto", "sdpa", "flex", "triton", "reference")
 DEFAULT_WINDOW, DEFAULT_SINK = 1024, 64  # tokens, for a checkpoint that records none
 
@@ -48,8 +49,8 @@ class RunConfig:
     None means: the bundled checkpoint (`checkpoint`), the mode's default tasks (`tasks`), the task's own limit
     (`max_new_tokens`), always for ablate and prefill for hybrid (`hold`), float32 on a CPU and bfloat16 on CUDA
     (`dtype`), the value recorded with the checkpoint, else 1024 and 64 tokens (`window`, `sink`). `device` "auto" is
-    CUDA where there is one. `prefill_chunk` None reads a prompt at once. `overlap` is a share of a cell's area in
-    [0, 1). `seed` draws random controls and placebos.
+    CUDA where there is one; `device_map` spreads the layers over all devices instead. `prefill_chunk` None reads a
+    prompt at once. `overlap` is a share of a cell's area in [0, 1). `seed` draws random controls and placebos.
     """
 
     model: str
@@ -75,6 +76,7 @@ class RunConfig:
     limit: int | None = None
     seed: int = 0
     device: str = "auto"
+    device_map: str | None = None
     dtype: str | None = None
     attention: str = "auto"
     out: str | None = None
@@ -89,6 +91,9 @@ class RunConfig:
         one_of("--query", self.query, QUERIES)
         one_of("--dtype", self.dtype, DTYPES)
         one_of("--attention", self.attention, ATTENTIONS)
+        one_of("--device-map", self.device_map, DEVICE_MAPS)
+        if self.device_map is not None and self.device != "auto":
+            raise UserError(f"--device and --device-map: expected one of them, got {self.device} and {self.device_map}")
         one_of("--device", re.sub(r":[0-9]+$", "", self.device), DEVICES)
         for flag in ("window", "frames", "max_pixels", "prefill_chunk", "max_new_tokens", "limit"):
             _whole(f"--{flag.replace('_', '-')}", getattr(self, flag), least=1)

@@ -125,6 +125,25 @@ def test_the_model_is_as_before(tiny_model: Any) -> None:
     assert "forward" not in vars(language_model(tiny_model))
 
 
+def test_a_hook_of_accelerate_stays(tiny_model: Any) -> None:
+    """A model spread over devices has its language model's forward replaced already."""
+    from accelerate.hooks import ModelHook, add_hook_to_module, remove_hook_from_module
+
+    ids = torch.arange(12)[None] + 300
+    dense = HeadPlan.empty(head_shape(tiny_model))
+    language = language_model(tiny_model)
+    with torch.inference_mode():
+        before = tiny_model(input_ids=ids).logits
+        add_hook_to_module(language, ModelHook())
+        hooked = language.forward
+        try:
+            with apply(tiny_model, dense, chunk=5):
+                torch.testing.assert_close(tiny_model(input_ids=ids).logits, before)
+            assert language.forward is hooked
+        finally:
+            remove_hook_from_module(language)
+
+
 def test_what_cannot_be_cut_is_refused(tiny_model: Any) -> None:
     ids = torch.arange(12)[None] + 300
     dense = HeadPlan.empty(head_shape(tiny_model))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core_bench import headtables
+from core_bench import cli, headtables
 from core_bench.board.schema import check_record
 from core_bench.heads import HeadScores
 from core_bench.results import strip_times, verify_record
@@ -125,6 +125,19 @@ def test_timed_modes(bench: Bench, task: Path, mode: str) -> None:
     for number in range(4):
         mine = [row["arm"] for row in ran.rows if row["id"] == f"tested{number}"]
         assert mine == turned(names, number)
+
+
+def test_a_model_spread_over_devices_answers_as_on_one(
+    bench: Bench, task: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a machine with one device accelerate puts all there: the flag is carried through."""
+    one = bench("dense", "--tasks", task)
+    words = ["--model", "qwen3vl", "--checkpoint", checkpoint, "--mode", "dense", "--tasks", task]
+    spread = tmp_path / "spread"
+    assert cli.main([str(word) for word in (*words, "--device-map", "auto", "--out", spread)]) == 0, capsys.readouterr()
+    rows = [json.loads(line) for line in (spread / "samples.jsonl").read_text().splitlines()]
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in one.rows]
+    assert json.loads((spread / "settings.json").read_text())["device_map"] == "auto"
 
 
 def test_a_finished_run_prints_its_tables_again_and_measures_nothing(

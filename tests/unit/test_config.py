@@ -59,6 +59,8 @@ def config(**values: Any) -> RunConfig:
         ({"query": "all"}, "--query"),
         ({"dtype": "int8"}, "--dtype"),
         ({"device": "cuda:x"}, "--device"),
+        ({"device_map": "everywhere"}, "--device-map"),
+        ({"device_map": "auto", "device": "cpu"}, "--device-map"),
         ({"attention": "flash"}, "--attention"),
     ],
 )
@@ -108,7 +110,7 @@ def test_settings_are_json_and_name_the_output(mode: str) -> None:
 CHANGES: dict[str, Any] = {
     "checkpoint": "c", "data_dir": "d", "tasks": ("t",), "keep": "5%", "ablate": "top:2", "window": 7, "sink": 7,
     "off": "blind", "hold": "always", "query": "last", "overlap": 0.5, "frames": 3, "fps": 1.5, "max_pixels": 9,
-    "prefill_chunk": 64,
+    "prefill_chunk": 64, "device_map": "auto",
     "max_new_tokens": 3, "limit": 3, "seed": 3, "device": "cpu", "dtype": "float32", "attention": "reference",
     "allow_overlap": True,
 }  # fmt: skip
